@@ -46,8 +46,8 @@ class Tokenizer {
   // XXH64 of the tokenizer.json it was made from.
   std::uint64_t source_hash() const;
 
-  // Ids of `text`; no BOS is added. Any byte string encodes: a byte that is not part of well-formed UTF-8 counts as a character of
-  // no category, so Decode's input bytes are always the bytes given. Callers that must refuse such input use FindInvalidUtf8.
+  // Ids of `text`; no BOS is added. Any byte string encodes, and DecodeBytes gives the same bytes back: a maximal ill-formed
+  // subpart of UTF-8 counts as one unassigned character. Callers that must refuse such input use FindInvalidUtf8.
   std::vector<std::int32_t> Encode(std::string_view text, bool parse_special) const;
   std::vector<std::int32_t> EncodeOrdinary(std::string_view text) const { return Encode(text, false); }
   std::vector<std::int32_t> Encode(std::span<const TextSegment> segments) const;

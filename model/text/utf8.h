@@ -10,6 +10,17 @@ namespace lockstep {
 
 inline constexpr char32_t kReplacementCharacter = 0xFFFD;
 
+// The character at an offset.
+struct Utf8Char {
+  char32_t code_point;   // U+FFFD if not valid
+  std::uint8_t length;   // bytes; if not valid, of the maximal ill-formed subpart
+  bool valid;
+  bool truncated;        // not valid only because the text ends
+};
+
+// Decodes the character that starts at bytes[offset]; offset < bytes.size().
+Utf8Char DecodeUtf8(std::string_view bytes, std::size_t offset);
+
 // Offset of the first byte that is not part of well-formed UTF-8, or npos.
 std::size_t FindInvalidUtf8(std::string_view bytes);
 

@@ -1,0 +1,57 @@
+// Cuts text into the pieces that BPE merges within: DeepSeek's split patterns (V3, V4, V4.1) as a scanner.
+//
+// Each pattern splits what the one before left between its matches; gaps are pieces too:
+//   1. \p{N}{1,3}
+//   2. [一-龥぀-ゟ゠-ヿ]+
+//   3. [ascii punctuation][A-Za-z]+ | [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+ | ' '?[\p{P}\p{S}]+[\r\n]* | \s*[\r\n]+ | \s+(?!\S) | \s+
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "model/text/unicode.h"
+
+namespace lockstep {
+
+// The patterns as tokenizer.json spells them; the scanner knows no others.
+inline constexpr std::string_view kSplitPatterns[] = {
+    R"(\p{N}{1,3})",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)"
+    "\r\n"
+    R"(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[)"
+    "\r\n"
+    R"(]*|\s*[)"
+    "\r\n"
+    R"(]+|\s+(?!\S)|\s+)",
+};
+
+// Pieces of `text` in order, without gaps or overlaps. Linear time. Ill-formed UTF-8: each maximal subpart is one kOther character.
+class PieceScanner {
+ public:
+  explicit PieceScanner(std::string_view text) : classes_(CharClasses()), text_(text) {}
+
+  // The next piece, never empty; false at the end of the text.
+  bool Next(std::string_view* piece);
+
+ private:
+  struct Char {
+    CharClass char_class;
+    std::size_t next;  // offset of the following character
+  };
+
+  Char At(std::size_t offset) const;
+  bool IsWordCharAt(std::size_t offset) const;
+  std::size_t SkipWordChars(std::size_t offset) const;
+  std::size_t SkipClass(CharClass char_class, std::size_t offset) const;
+  std::size_t MatchNumber(std::size_t offset) const;
+  std::size_t MatchPunctuation(std::size_t offset) const;
+  std::size_t MatchWhiteSpace(std::size_t offset) const;
+  std::size_t Match(std::size_t offset) const;
+
+  const CharClassTable& classes_;
+  std::string_view text_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace lockstep
