@@ -18,14 +18,17 @@ class Session {
   // Tokens processed so far; the next token appended has this position.
   virtual std::int64_t position() const = 0;
 
-  // Processes ids[T] at positions position().. . The first row of `last_rows` rows of logits is that of token T - last_rows;
-  // 0 <= last_rows <= T. Returns [last_rows, vocab] fp32. Throws InputError for an id outside the vocabulary or more tokens than
+  // Processes ids[T] at positions position().. and returns the logits of the last `last_rows` of them, [last_rows, vocab] fp32;
+  // 0 <= last_rows <= T. Throws InputError for an id outside the vocabulary or more tokens than
   // max_position_embeddings, before any state has changed.
   virtual std::vector<float> Append(std::span<const std::int32_t> ids, std::int64_t last_rows) = 0;
 
   // A copy of this session with its own state, at the same position.
   virtual std::unique_ptr<Session> Fork() const = 0;
 };
+
+// Throws InputError if an id is outside the vocabulary or the sequence would outgrow max_position_embeddings.
+void CheckIds(std::span<const std::int32_t> ids, std::int64_t position, const ModelConfig& config);
 
 class Engine {
  public:

@@ -1,0 +1,6 @@
+// Version of the numerics contract in docs/numerics.md.
+#pragma once
+
+namespace lockstep {
+inline constexpr int kNumericsVersion = 1;
+}
