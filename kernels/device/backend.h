@@ -1,0 +1,88 @@
+// The seam between the engine and the hardware: devices with their own memory, streams and kernel tables. cpu_backend.cc is always
+// linked; exactly one of cuda_backend.cu and cuda_absent.cc defines MakeCudaBackend.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/device/device_spec.h"
+#include "kernels/device/stream.h"
+#include "kernels/table/kernel_table.h"
+#include "model/numerics_options.h"
+
+namespace lockstep::kernels {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string Description() const = 0;
+  virtual const KernelTable& kernels() const = 0;
+  // Kernels and copies of one stream run in order. The copy stream carries expert weights beside the compute stream.
+  virtual Stream& compute() = 0;
+  virtual Stream& copy() = 0;
+
+  // 256-byte aligned memory of this device. Throws InputError naming `what`, the bytes asked for and the bytes left.
+  virtual std::byte* Allocate(std::size_t bytes, std::string_view what) = 0;
+  virtual void Free(std::byte* data) = 0;
+  virtual std::size_t memory_limit() const = 0;
+  virtual std::size_t memory_used() const = 0;
+
+  virtual void CopyIn(Stream& stream, std::byte* device, const std::byte* host, std::size_t bytes) = 0;
+  virtual void CopyOut(Stream& stream, std::byte* host, const std::byte* device, std::size_t bytes) = 0;
+  virtual void CopyWithin(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // The host waits until everything on the stream is done.
+  virtual void Synchronize(Stream& stream) = 0;
+  // Work enqueued on `waiter` after this call starts when everything enqueued on `other` before it is done.
+  virtual void WaitFor(Stream& waiter, Stream& other) = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual int device_count() const = 0;
+  virtual Device& device(int index) = 0;
+  // Host memory that every device can copy from at full speed (pinned where that exists). 4096-byte aligned.
+  virtual std::byte* AllocateHost(std::size_t bytes, std::string_view what) = 0;
+  virtual void FreeHost(std::byte* data) = 0;
+  // CPU lane: runs host kernels on host memory beside the devices.
+  virtual CpuStream& host_stream() = 0;
+  virtual const KernelTable& host_kernels() const = 0;
+};
+
+std::unique_ptr<Backend> MakeCpuBackend(const DeviceSpec& spec, Profile profile);
+// Throws InputError when the program was built without CUDA.
+std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec& spec, Profile profile);
+std::unique_ptr<Backend> MakeBackend(const DeviceSpec& spec, Profile profile);
+
+// Typed device memory that frees itself.
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  DeviceArray(Device& device, std::size_t count, std::string_view what)
+      : device_(&device), count_(count), data_(count ? reinterpret_cast<T*>(device.Allocate(count * sizeof(T), what)) : nullptr) {}
+  DeviceArray(DeviceArray&& other) noexcept { *this = std::move(other); }
+  DeviceArray& operator=(DeviceArray&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(count_, other.count_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~DeviceArray() {
+    if (data_) device_->Free(reinterpret_cast<std::byte*>(data_));
+  }
+
+  T* data() const { return data_; }
+  std::size_t size() const { return count_; }
+  std::byte* bytes() const { return reinterpret_cast<std::byte*>(data_); }
+
+ private:
+  Device* device_ = nullptr;
+  std::size_t count_ = 0;
+  T* data_ = nullptr;
+};
+
+}  // namespace lockstep::kernels

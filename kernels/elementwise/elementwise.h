@@ -1,0 +1,115 @@
+// Family F operations on whole rows: embedding, RMSNorm, RoPE, hyper-connections, combine, argmax. docs/numerics.md section 6.
+// All bf16 arrays are uint16; T = rows of the step, S = streams, E = hidden size.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/stream.h"
+
+namespace lockstep::kernels {
+
+// stream[t][s][:] = bf16 of table row ids[t].
+struct EmbedArgs {
+  const std::int32_t* ids = nullptr;
+  std::int64_t rows = 0;
+  const std::uint16_t* table_VE = nullptr;  // bf16
+  int streams = 0;
+  std::int64_t hidden = 0;
+  std::uint16_t* stream_TSE = nullptr;
+};
+
+// y = bf16((x * Rsqrt(F(x,x)/n + eps)) * weight); weight null: ones. In place allowed.
+struct RmsNormArgs {
+  const std::uint16_t* x = nullptr;
+  std::int64_t x_stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t n = 0;
+  const float* weight = nullptr;
+  float eps = 0.0f;
+  std::uint16_t* y = nullptr;
+  std::int64_t y_stride = 0;
+};
+
+// Rotates the last rope_dim channels of every head, in place.
+struct RopeArgs {
+  std::uint16_t* x = nullptr;  // [rows][heads][width]
+  std::int64_t rows = 0;
+  int heads = 1;
+  int width = 0;
+  int rope_dim = 0;
+  const float* table = nullptr;               // [position][rope_dim]: rope_dim/2 cosines, then sines
+  const std::int64_t* positions = nullptr;    // device [rows], index of the table row
+  bool inverse = false;
+};
+
+// Coefficients of a site. read_out: only pre, scale has one element, fn has S rows.
+struct HcMixArgs {
+  const std::uint16_t* stream_TSE = nullptr;
+  std::int64_t rows = 0;
+  int streams = 0;
+  std::int64_t hidden = 0;
+  const float* fn = nullptr;  // [2S + S*S][S*E]
+  const float* base = nullptr;
+  const float* scale = nullptr;  // [3]
+  float rms_eps = 0.0f, hc_eps = 0.0f;
+  int sinkhorn_iters = 0;
+  bool read_out = false;
+  float* pre_TS = nullptr;
+  float* post_TS = nullptr;
+  float* mix_TSS = nullptr;
+};
+
+// x = RMSNorm(bf16(sum_i pre_i X_i); weight).
+struct HcCollapseNormArgs {
+  const std::uint16_t* stream_TSE = nullptr;
+  const float* pre_TS = nullptr;
+  std::int64_t rows = 0;
+  int streams = 0;
+  std::int64_t hidden = 0;
+  const float* norm_weight = nullptr;
+  float eps = 0.0f;
+  std::uint16_t* x_TE = nullptr;
+};
+
+// X_k = bf16(post_k f + sum_j C_jk X_j), in place.
+struct HcExpandArgs {
+  const std::uint16_t* f_TE = nullptr;
+  const float* post_TS = nullptr;
+  const float* mix_TSS = nullptr;
+  std::int64_t rows = 0;
+  int streams = 0;
+  std::int64_t hidden = 0;
+  std::uint16_t* stream_TSE = nullptr;
+};
+
+// out = bf16(sum of the token's expert rows ascending by expert id, then the shared expert).
+struct CombineArgs {
+  const std::uint16_t* expert_rows = nullptr;  // bf16 [pairs][E]
+  const std::int32_t* pair_of = nullptr;       // device [T][top_k]: pair of the token's i-th expert, ids ascending
+  int top_k = 0;
+  const std::uint16_t* shared_TE = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t hidden = 0;
+  std::uint16_t* out_TE = nullptr;
+};
+
+// Engram read-out into the streams, in place (docs/numerics.md section 6, Engram).
+struct EngramGateArgs {
+  const std::uint16_t* kv = nullptr;  // bf16 [T][(S+1)*E]: keys of the streams, then the value
+  const float* qk_SE = nullptr;       // q_weight * k_weight
+  std::int64_t rows = 0;
+  int streams = 0;
+  std::int64_t hidden = 0;
+  float eps = 0.0f;
+  std::uint16_t* stream_TSE = nullptr;
+};
+
+// Index of the largest logit of each row, the smallest index among equals. A NaN gives -1.
+struct ArgmaxArgs {
+  const float* logits_TV = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t vocab = 0;
+  std::int32_t* out_T = nullptr;
+};
+
+}  // namespace lockstep::kernels

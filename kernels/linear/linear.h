@@ -1,0 +1,25 @@
+// y = W x for every storage form. Contract: docs/numerics.md sections 3 and 4; families H(profile), I and F by the form of W.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/stream.h"
+#include "kernels/linear/linear_layout.h"
+
+namespace lockstep::kernels {
+
+struct LinearArgs {
+  const LinearSpec* spec = nullptr;  // host
+  const std::byte* blob = nullptr;   // device, spec->bytes
+  const std::uint16_t* x = nullptr;  // bf16 [rows][x_stride]
+  std::int64_t x_stride = 0;
+  std::int64_t rows = 0;
+  std::uint16_t* y_bf16 = nullptr;  // exactly one of y_bf16, y_fp32: [rows][y_stride]
+  float* y_fp32 = nullptr;
+  std::int64_t y_stride = 0;
+  // Set to 1 on the device when an activation leaves the fp16 range of an mcg, 3inst or F16 linear; the engine names the layer.
+  std::int32_t* overflow = nullptr;
+};
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,45 @@
+// One pointer per operation: what a device runs. Filled by the backend for its instruction set or architecture and one profile; every
+// entry carries its contract id, and all entries of one table belong to one profile.
+#pragma once
+
+#include <string>
+
+#include "kernels/attention/attention.h"
+#include "kernels/compressor/compressor.h"
+#include "kernels/contract/cpu_isa.h"
+#include "kernels/device/stream.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/expert_ffn/expert_ffn.h"
+#include "kernels/index_select/index_select.h"
+#include "kernels/kv_rows/kv_rows.h"
+#include "kernels/linear/linear.h"
+#include "kernels/router/router.h"
+#include "model/numerics_options.h"
+
+namespace lockstep::kernels {
+
+struct KernelTable {
+  Kernel<EmbedArgs> embed;
+  Kernel<RmsNormArgs> rms_norm;
+  Kernel<RopeArgs> rope;
+  Kernel<HcMixArgs> hc_mix;
+  Kernel<HcCollapseNormArgs> hc_collapse_norm;
+  Kernel<HcExpandArgs> hc_expand;
+  Kernel<LinearArgs> linear;
+  Kernel<PackRowsArgs> pack_rows;
+  Kernel<UnpackRowsArgs> unpack_rows;
+  Kernel<CompressorArgs> compress;
+  Kernel<StoreHistoryArgs> store_history;
+  Kernel<IndexSelectArgs> index_select;
+  Kernel<AttentionArgs> attention;
+  Kernel<RouterArgs> router;
+  Kernel<ExpertFfnArgs> expert_ffn;
+  Kernel<CombineArgs> combine;
+  Kernel<EngramGateArgs> engram_gate;
+  Kernel<ArgmaxArgs> argmax;
+};
+
+// The CPU implementations for an instruction set. Contract ids are the same for every `isa`.
+KernelTable MakeCpuTable(Isa isa, Profile profile);
+
+}  // namespace lockstep::kernels
