@@ -1,5 +1,5 @@
-// A checkpoint bound to a config: every tensor found by its official name or an EXL3 pack's name, with dtype and shape checked.
-// No arithmetic. Views stay valid as long as the Checkpoint lives.
+// A checkpoint bound to a config: every tensor found by its official name or an EXL3 pack's name, with dtype
+// and shape checked. No arithmetic. Views stay valid as long as the Checkpoint lives.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,23 @@ struct LinearWeight {
     kExl3,
   };
   Kind kind = Kind::kDense;
-  std::string name;  // without ".weight": "layers.3.attn.wq_a"
+  std::string name;  // without ".weight": "layers.3.attn.wq_a"; an output group: "layers.3.attn.wo_a.slice.2",
+                     // stored so or not
   std::int64_t out_features = 0;
   std::int64_t in_features = 0;
   TensorView weight;  // the whole stored tensor
   TensorView scale;
-  int block = 0;               // kFp8Block: tile edge; kFp4Row: 32
-  std::int64_t row_begin = 0;  // this matrix is rows [row_begin, row_begin + out_features) of `weight` (wo_a groups)
+  int block = 0;  // kFp8Block: tile edge; kFp4Row: 32
+  std::int64_t row_begin =
+      0;  // this matrix is rows [row_begin, row_begin + out_features) of `weight` (wo_a groups)
   Exl3Matrix exl3;
 
   // Bits stored per weight, scales included.
   double BitsPerWeight() const;
 };
+
+// Small parameters that the published files keep as F32 (below: "F32") are read with TensorView::Float: files
+// of other writers hold them, like norms and embeddings, as BF16, F16 or F32.
 
 // Hyper-connection parameters of one site: fn F32 [n, S*E], base F32 [n], scale F32 [3] (read-out: [1]).
 struct HcWeights {
@@ -47,8 +52,8 @@ struct CompressorWeights {
   TensorView norm;
 };
 
-
-// V4.1: wk and k_norm belong to kv sources, wq_b and weights_proj to index sources; a layer may have either set.
+// V4.1: wk and k_norm belong to kv sources, wq_b and weights_proj to index sources; a layer may have either
+// set.
 struct LayerIndexWeights {
   std::optional<LinearWeight> wq_b, weights_proj, wk;
   TensorView k_norm;
@@ -60,8 +65,9 @@ struct ExpertWeights {
 };
 
 struct EngramWeights {
-  TensorView table;        // F8_E4M3 [rows, head_dim]
-  TensorView table_scale;  // F8_E8M0 [rows, head_dim/32]
+  TensorView
+      table;  // F8_E4M3 [rows, head_dim]; BF16, F16 or F32 when there is no scale. NaN codes are not looked for
+  TensorView table_scale;  // F8_E8M0 [rows, ceil(head_dim/32)], or empty
   LinearWeight wkv;        // [(S+1)*E, columns*head_dim]
   TensorView q_weight;     // [S, E]
   TensorView k_weight;     // [S, E]
@@ -79,7 +85,7 @@ struct LayerWeights {
   TensorView gate_weight;   // [X, E]
   TensorView gate_bias;     // F32 [X]; empty on hash layers
   TensorView gate_bias_vl;  // F32 [X]; V4.1, optional
-  TensorView tid2eid;       // I64 [V, top_k]; V4 hash layers
+  TensorView tid2eid;       // I64 [V, top_k], each in [0, X); V4 hash layers
   std::vector<ExpertWeights> experts;
   ExpertWeights shared_expert;
   std::optional<EngramWeights> engram;
@@ -98,11 +104,14 @@ struct Checkpoint {
   ModelConfig config;
   SafetensorsSet files;
   ModelWeights weights;
-  std::vector<std::string> ignored;  // tensors known and not used: mtp.*, vision.*, aligner.*, image_*, __align_pad__*
+  std::vector<std::string>
+      ignored;  // tensors known and not used: mtp.*, vision.*, aligner.*, image_*, __align_pad__*
 };
 
-// Opens DIR: config.json and the safetensors. Throws InputError naming the file
-// and tensor that is missing, extra, misshapen, of the wrong dtype, or holds a NaN scale (EXL3 suh/svh, E8M0 255 in FP8/FP4 scales).
+// Opens DIR: config.json and the safetensors. Names may carry the prefix "model.", the head may be called
+// lm_head, block scales weight_scale_inv. Reads headers, scales and tid2eid, no weights. Throws InputError
+// naming the file and tensor that is missing, extra, misshapen, of the wrong dtype, or holds a scale that is
+// not a number (EXL3 suh/svh, E8M0 255 in FP8/FP4 scales) or an expert id out of range.
 Checkpoint OpenCheckpoint(const std::string& dir);
 
 }  // namespace lockstep

@@ -10,7 +10,8 @@ namespace lockstep {
 
 enum class ModelFamily { kV4, kV41 };
 
-// V4's ratio whose groups overlap and whose entries are selected by an indexer; larger ratios have disjoint groups and no indexer.
+// V4's ratio whose groups overlap and whose entries are selected by an indexer; larger ratios have disjoint
+// groups and no indexer.
 inline constexpr int kOverlapRatio = 4;
 
 // YaRN frequency scaling of the layers with compressed KV; factor 1 means none.
@@ -99,7 +100,7 @@ struct ModelConfig {
   EngramConfig engram;
   DraftConfig draft;
 
-  int weight_block_size = 0;  // edge of an FP8 weight tile and length of its activation block: 32 (V4.1), 128 (V4)
+  int weight_block_size = 0;  // edge of an FP8 weight tile, length of its activation block: 32 (V4.1), 128 (V4)
   std::int32_t bos_token_id = 0;
   std::int32_t eos_token_id = 1;
   std::int32_t pad_token_id = -1;
@@ -109,7 +110,8 @@ struct ModelConfig {
   int ratio(int layer) const { return compress_ratios[static_cast<std::size_t>(layer)]; }
   // Layer whose compressed KV this layer reads; -1 for a window-only layer. V4: the layer itself.
   int KvSourceOf(int layer) const;
-  // Layer whose index selection this layer uses; -1 when it attends all visible entries or has none. V4: itself if ratio is 4.
+  // Layer whose index selection this layer uses; -1 when it attends all visible entries or has none. V4: itself
+  // if ratio is 4.
   int IndexSourceOf(int layer) const;
   bool IsKvSource(int layer) const { return KvSourceOf(layer) == layer; }
   bool IsIndexSource(int layer) const { return IndexSourceOf(layer) == layer; }
@@ -120,9 +122,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Parses and validates the text of a config.json; `file` is for messages. Flat (V4) and nested text_config (V4.1). Every key that
-// matters is checked for presence, type and range, and against the others; an unknown architecture is refused by its name.
-// Throws InputError naming file and key.
+// Parses and validates the text of a config.json; `file` is for messages. Flat (V4) and nested text_config
+// (V4.1). Every key that matters is checked for presence, type and range, and against the others; an unknown
+// architecture is refused by its name. Throws InputError naming file and key.
 ModelConfig ParseConfig(std::string_view json, const std::string& file);
 
 // Reads DIR/config.json.

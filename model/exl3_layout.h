@@ -1,5 +1,6 @@
-// The EXL3 weight format: which tensors make one quantized matrix and how its bits are laid out. No decoding to numbers.
-// Weights are (in, out): y = x W. Source of the layout: the format's own files, see docs/numerics.md section on EXL3.
+// The EXL3 weight format: which tensors make one quantized matrix and how its bits are laid out. No decoding to
+// numbers. Weights are (in, out): y = x W. Source of the layout: the format's own files, see docs/numerics.md
+// section on EXL3.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +14,14 @@ enum class Codebook { k3inst = 0, kMcg = 1, kMul1 = 2 };
 
 std::string_view NameOf(Codebook codebook);
 
-inline constexpr int kExl3Tile = 16;           // trellis tiles are 16 x 16
+inline constexpr int kExl3Tile = 16;            // trellis tiles are 16 x 16
 inline constexpr int kExl3HadamardBlock = 128;  // both sides are transformed in blocks of 128
 
-// One quantized matrix. in_padded and out_padded are multiples of 128; rows past the model's own in_features are zero input,
-// columns past out_features are dropped.
+// One quantized matrix. in_padded and out_padded are multiples of 128; rows past the model's own in_features
+// are zero input, columns past out_features are dropped.
 struct Exl3Matrix {
   Codebook codebook = Codebook::kMul1;
-  int bits_x2 = 0;  // twice the bits per weight: 2..16, and 3, 5, 7 for the half-integer rates
+  int bits_x2 = 0;  // twice the bits per weight: even 2..16, and 3, 5, 7 for the half-integer rates
   std::int64_t in_padded = 0;
   std::int64_t out_padded = 0;
   TensorView trellis;  // I16 [in/16][out/16][8 * bits_x2], raw uint16

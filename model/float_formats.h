@@ -1,5 +1,5 @@
-// Storage formats of numbers and *the* rounding functions, each round-to-nearest-even. Source: IEEE 754, OCP MX.
-// Header only: the reference, the kernels and the loaders all use these and nothing else.
+// Storage formats of numbers and *the* rounding functions, each round-to-nearest-even. Source: IEEE 754, OCP
+// MX. Header only: the reference, the kernels and the loaders all use these and nothing else.
 #pragma once
 
 #include <bit>
@@ -39,7 +39,7 @@ inline std::uint16_t FloatToF16(float value) {
   const std::uint32_t a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
   if (a >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // >= 65520 rounds to infinity
-  if (a < 0x38800000u) {                                                    // below 2^-14: subnormal, step 2^-24
+  if (a < 0x38800000u) {  // below 2^-14: subnormal, step 2^-24
     // Adding 0.5 puts the units digit of the sum at 2^-24, so the fp32 addition does the rounding.
     const float shifted = std::bit_cast<float>(a) + 0.5f;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
@@ -56,7 +56,8 @@ inline float E4M3ToFloat(std::uint8_t bits) {
   const int mantissa = bits & 7;
   if (exponent == 15 && mantissa == 7) return std::bit_cast<float>(0x7fc00000u);
   if (exponent == 0) return sign * static_cast<float>(mantissa) * 0x1p-9f;
-  return sign * static_cast<float>(8 + mantissa) * std::bit_cast<float>(static_cast<std::uint32_t>(exponent - 10 + 127) << 23);
+  return sign * static_cast<float>(8 + mantissa) *
+         std::bit_cast<float>(static_cast<std::uint32_t>(exponent - 10 + 127) << 23);
 }
 
 // Nearest E4M3, ties to even, of a value already clamped to [-448, 448].
@@ -86,8 +87,8 @@ inline float E2M1ToFloat(std::uint8_t code) {
   return (code & 8u) ? -kValues[code & 7u] : kValues[code & 7u];
 }
 
-// Nearest E2M1 code, ties to the even code, of a value already clamped to [-6, 6]: 0.25->0, 0.75->1, 1.25->1, 1.75->2,
-// 2.5->2, 3.5->4, 5->4. The sign of zero is kept.
+// Nearest E2M1 code, ties to the even code, of a value already clamped to [-6, 6]: 0.25->0,
+// 0.75->1, 1.25->1, 1.75->2, 2.5->2, 3.5->4, 5->4. The sign of zero is kept.
 inline std::uint8_t FloatToE2M1(float value) {
   const float a = std::fabs(value);
   std::uint8_t code = 0;

@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// Row-major, contiguous, not owning. `data` may be unaligned (safetensors promise nothing): read elements with At<T>().
+// Row-major, contiguous, not owning. `data` may be unaligned (safetensors promise nothing): read elements with
+// At<T>().
 struct TensorView {
   std::string name;  // as in the file
   std::string file;  // path of the file it lies in, for messages
