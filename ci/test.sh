@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Builds everything and runs all tests. The last line is "N passed, N failed"; the exit status is 1 if anything failed,
+# an unlisted skip included.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+preset=cpu-release
+if ! ci/build.sh "$preset"; then
+  echo "The build failed." >&2
+  echo "0 passed, 1 failed"
+  exit 1
+fi
+results=build/$preset/test-results
+rm -rf "$results"
+mkdir -p "$results"
+ctest --test-dir "build/$preset" -j2 --output-on-failure --no-tests=error \
+  --test-output-size-passed 65536 --output-junit "$PWD/$results/ctest.xml"
+
+for check in ci/check_*.py; do
+  name=$(basename "$check" .py)
+  if python3 "$check" >"$results/$name.log" 2>&1; then
+    echo "passed" >"$results/$name.status"
+  else
+    echo "failed" >"$results/$name.status"
+    echo "$check failed:" >&2
+    cat "$results/$name.log" >&2
+  fi
+done
+python3 ci/summarize_tests.py "$results"

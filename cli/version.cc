@@ -1,0 +1,17 @@
+#include "cli/version.h"
+
+#include "lockstep_version.h"
+#include "model/numerics_version.h"
+
+namespace lockstep::cli {
+
+std::vector<std::string> CompiledDevices() { return {"cpu"}; }
+
+std::string VersionLine() {
+  std::string line = "lockstep " LOCKSTEP_VERSION " (commit " LOCKSTEP_COMMIT "), numerics " +
+                     std::to_string(kNumericsVersion) + ", devices:";
+  for (const std::string& device : CompiledDevices()) line += " " + device;
+  return line;
+}
+
+}  // namespace lockstep::cli
