@@ -17,12 +17,6 @@ LOCKSTEP_HD F CanonicalNan(F a) {
   return Select(IsNan(a), F(FloatOf(0x7fc00000)), a);
 }
 
-// 2^k for -126 <= k <= 127.
-template <class I>
-LOCKSTEP_HD auto PowerOfTwo(I k) {
-  return FloatOf((k + I(127)) << 23);
-}
-
 // e^x. Monotone; Exp(0) = 1; +inf above 88.72; below -87.34 gradual underflow to +0.
 template <class F>
 LOCKSTEP_HD F Exp(F x) {

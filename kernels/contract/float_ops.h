@@ -97,5 +97,11 @@ LOCKSTEP_HD float Max(float a, float b) { return a > b ? a : b; }
 LOCKSTEP_HD float Negate(float a) { return FloatOf(BitsOf(a) ^ INT32_MIN); }
 LOCKSTEP_HD float Abs(float a) { return FloatOf(BitsOf(a) & INT32_MAX); }
 
+// 2^k for -126 <= k <= 127; I is int32 or I32x16.
+template <class I>
+LOCKSTEP_HD auto PowerOfTwo(I k) {
+  return FloatOf((k + I(127)) << 23);
+}
+
 }  // namespace LOCKSTEP_ISA
 }  // namespace lockstep::contract

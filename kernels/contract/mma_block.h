@@ -30,22 +30,35 @@
 namespace lockstep::contract {
 inline namespace LOCKSTEP_ISA {
 
+// significand * 2^exponent, exact unless it overflows to infinity; |significand| < 2^24, exponent >= -149.
+LOCKSTEP_INLINE float ScaleBySplitPower(std::int32_t significand, int exponent) {
+  const int half = exponent >> 1;
+  return Mul(Mul(static_cast<float>(significand), PowerOfTwo(half)), PowerOfTwo(exponent - half));
+}
+
 // A finite operand: significand * 2^(exponent - 10), |significand| < 2^11, exponent as stored (see above).
+// `value` is the same as fp32 and keeps the sign of a zero, which the profiles with fp32 arithmetic see.
 struct MmaOperand {
   std::int32_t significand = 0;
   std::int32_t exponent = 0;
+  float value = 0.0f;
 };
+
+LOCKSTEP_INLINE MmaOperand MakeMmaOperand(bool negative, std::int32_t magnitude, std::int32_t exponent) {
+  const float value = ScaleBySplitPower(magnitude, exponent - 10);
+  return {negative ? -magnitude : magnitude, exponent, negative ? Negate(value) : value};
+}
 
 // The operand with these bits. Infinities and NaNs are the caller's error.
 LOCKSTEP_INLINE MmaOperand MmaOperandOfF16(std::uint16_t bits) {
   const std::int32_t stored = (bits >> 10) & 0x1f;
   const std::int32_t magnitude = (bits & 0x3ff) | (stored != 0 ? 0x400 : 0);
-  return {(bits & 0x8000) != 0 ? -magnitude : magnitude, stored != 0 ? stored - 15 : -14};
+  return MakeMmaOperand((bits & 0x8000) != 0, magnitude, stored != 0 ? stored - 15 : -14);
 }
 LOCKSTEP_INLINE MmaOperand MmaOperandOfBF16(std::uint16_t bits) {
   const std::int32_t stored = (bits >> 7) & 0xff;
   const std::int32_t magnitude = ((bits & 0x7f) | (stored != 0 ? 0x80 : 0)) << 3;
-  return {(bits & 0x8000) != 0 ? -magnitude : magnitude, stored != 0 ? stored - 127 : -126};
+  return MakeMmaOperand((bits & 0x8000) != 0, magnitude, stored != 0 ? stored - 127 : -126);
 }
 
 struct MmaRule {
@@ -70,14 +83,6 @@ LOCKSTEP_INLINE MmaRule MmaRuleOf(MmaProfile profile) {
 
 // E is never smaller: the adder's grid ends at 2^(kMinExponent-F).
 constexpr int kMmaMinExponent = -133;
-
-// significand * 2^exponent, exact unless it overflows to infinity; |significand| < 2^24, exponent >= -149.
-LOCKSTEP_INLINE float ScaleBySplitPower(std::int32_t significand, int exponent) {
-  const int half = exponent >> 1;
-  const float low = FloatOf((half + 127) << 23);
-  const float high = FloatOf((exponent - half + 127) << 23);
-  return Mul(Mul(static_cast<float>(significand), low), high);
-}
 
 // RZ32(sum * 2^exponent), |sum| < 2^62.
 LOCKSTEP_INLINE float TruncateToFloat(std::int64_t sum, int exponent) {
@@ -126,13 +131,10 @@ LOCKSTEP_INLINE float MmaBlock(MmaRule rule, float c, const MmaOperand* a, const
   return TruncateToFloat(sum, grid);
 }
 
-// An operand as fp32, exact.
-LOCKSTEP_INLINE float ToFloat(MmaOperand a) { return ScaleBySplitPower(a.significand, a.exponent - 10); }
-
 // The block of sm70jit: four products, exact in fp32, every addition to nearest.
 LOCKSTEP_INLINE float MmaBlockSm70Jit(float c, const MmaOperand* a, const MmaOperand* b) {
-  float sum = Mul(ToFloat(a[0]), ToFloat(b[0]));
-  for (int i = 1; i < 4; ++i) sum = Add(sum, Mul(ToFloat(a[i]), ToFloat(b[i])));
+  float sum = Mul(a[0].value, b[0].value);
+  for (int i = 1; i < 4; ++i) sum = Add(sum, Mul(a[i].value, b[i].value));
   return Add(c, sum);
 }
 
@@ -141,7 +143,7 @@ LOCKSTEP_INLINE float MmaBlockSm70Jit(float c, const MmaOperand* a, const MmaOpe
 inline float MmaAccumulate(MmaProfile profile, float c, const MmaOperand* a, const MmaOperand* b,
                            std::int64_t n) {
   if (profile == MmaProfile::kFma) {
-    for (std::int64_t k = 0; k < n; ++k) c = Fma(ToFloat(a[k]), ToFloat(b[k]), c);
+    for (std::int64_t k = 0; k < n; ++k) c = Fma(a[k].value, b[k].value, c);
     return c;
   }
   const bool jit = profile == MmaProfile::kSm70Jit;
@@ -161,7 +163,7 @@ inline float MmaAccumulate(MmaProfile profile, float c, const MmaOperand* a, con
 inline float MmaDot(MmaProfile profile, const MmaOperand* a, const MmaOperand* b, std::int64_t n) {
   if (profile != MmaProfile::kFma) return MmaAccumulate(profile, 0.0f, a, b, n);
   float lanes[16] = {};
-  for (std::int64_t k = 0; k < n; ++k) lanes[k % 16] = Fma(ToFloat(a[k]), ToFloat(b[k]), lanes[k % 16]);
+  for (std::int64_t k = 0; k < n; ++k) lanes[k % 16] = Fma(a[k].value, b[k].value, lanes[k % 16]);
   for (int stride = 8; stride > 0; stride /= 2) {
     for (int i = 0; i < stride; ++i) lanes[i] = Add(lanes[i], lanes[i + stride]);
   }

@@ -99,12 +99,14 @@ TEST(MmaOperandTest, EveryFinitePatternIsItsValue) {
     const auto narrow = static_cast<std::uint16_t>(bits);
     if (std::isfinite(F16ToFloat(narrow))) {
       const MmaOperand operand = contract::MmaOperandOfF16(narrow);
-      ASSERT_EQ(contract::ToFloat(operand), F16ToFloat(narrow));
+      ASSERT_EQ(BitsOf(operand.value), BitsOf(F16ToFloat(narrow)));
+      ASSERT_EQ(std::ldexp(static_cast<float>(operand.significand), operand.exponent - 10), operand.value);
       ASSERT_GE(operand.exponent, -14);
     }
     if (std::isfinite(BF16ToFloat(narrow))) {
       const MmaOperand operand = contract::MmaOperandOfBF16(narrow);
-      ASSERT_EQ(contract::ToFloat(operand), BF16ToFloat(narrow));
+      ASSERT_EQ(BitsOf(operand.value), BitsOf(BF16ToFloat(narrow)));
+      ASSERT_EQ(std::ldexp(static_cast<float>(operand.significand), operand.exponent - 10), operand.value);
       ASSERT_GE(operand.exponent, -126);
     }
   }

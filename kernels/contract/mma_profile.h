@@ -11,6 +11,9 @@ inline constexpr MmaProfile kAllMmaProfiles[] = {MmaProfile::kSm90, MmaProfile::
                                                  MmaProfile::kSm75, MmaProfile::kSm70,   MmaProfile::kSm70Jit,
                                                  MmaProfile::kFma};
 
+// What the operands of a block are.
+enum class MmaFormat { kF16, kBF16 };
+
 // "sm90", "sm90k8", "sm80", "sm75", "sm70", "sm70jit" or "fma".
 std::string_view NameOf(MmaProfile profile);
 

@@ -18,7 +18,8 @@
 // F32x16
 //   Add Sub Mul Div Sqrt Min Max Negate Abs; Fma (a*b + c, rounded once);
 //   Less LessEqual Equal IsNan Select; BitsOf FloatOf; RoundToBF16 RoundToF16;
-//   RoundToInt (ties to even), TruncateToInt (both need |a| < 2^31); Fold (strides 8, 4, 2, 1).
+//   RoundToInt (ties to even), TruncateToInt (both INT32_MIN for a NaN and beyond int32); Fold (strides 8, 4,
+//   2, 1).
 // I32x16
 //   + - * & | ^; << and >> by one count (>> keeps the sign);
 //   ShiftLeft ShiftRight ShiftRightLogical by a count for each lane, 0..31;

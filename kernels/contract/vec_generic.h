@@ -137,8 +137,11 @@ LOCKSTEP_INLINE F32x16 FloatOf(I32x16 a) {
 LOCKSTEP_INLINE F32x16 ToFloat(I32x16 a) {
   return Lanes<F32x16>([&](int i) { return static_cast<float>(a.v[i]); });
 }
+LOCKSTEP_INLINE std::int32_t TruncateToInt(float a) {
+  return Abs(a) < 0x1p31f ? static_cast<std::int32_t>(a) : INT32_MIN;
+}
 LOCKSTEP_INLINE I32x16 TruncateToInt(F32x16 a) {
-  return Lanes<I32x16>([&](int i) { return static_cast<std::int32_t>(a.v[i]); });
+  return Lanes<I32x16>([&](int i) { return TruncateToInt(a.v[i]); });
 }
 // The cleared bit is the highest that 24 bits do not hold: after that, rounding to nearest rounds down.
 LOCKSTEP_INLINE F32x16 TruncateUnsignedToFloat(I32x16 a) {
@@ -146,7 +149,8 @@ LOCKSTEP_INLINE F32x16 TruncateUnsignedToFloat(I32x16 a) {
 }
 // Nearest integer, ties to even. The subtraction of the truncated value is exact.
 LOCKSTEP_INLINE std::int32_t RoundToInt(float a) {
-  const std::int32_t truncated = static_cast<std::int32_t>(a);
+  const std::int32_t truncated = TruncateToInt(a);
+  if (truncated == INT32_MIN) return truncated;
   const float rest = Abs(a - static_cast<float>(truncated));
   const bool away = rest > 0.5f || (rest == 0.5f && (truncated & 1) != 0);
   return away ? truncated + (a < 0.0f ? -1 : 1) : truncated;

@@ -214,6 +214,16 @@ TEST_P(VecTest, RoundAndTruncateEqualLibm) {
   }
 }
 
+TEST_P(VecTest, ConversionsBeyondInt32GiveItsMinimum) {
+  VecOperands operands{};
+  const float values[] = {0x1p31f, -0x1p31f, 0x1.fffffep30f, 3e38f, -3e38f, HUGE_VALF, -HUGE_VALF, NAN};
+  for (int i = 0; i < 16; ++i) operands.a[i] = AsWord(values[i % 8]);
+  for (VecOp op : {VecOp::kRoundToInt, VecOp::kTruncateToInt}) {
+    const Words out = Run(op, operands);
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(AsInt(out[i]), i % 8 == 2 ? 0x7fffff80 : INT32_MIN) << values[i % 8];
+  }
+}
+
 TEST_P(VecTest, FoldAddsByHalving) {
   WordSource source(23);
   for (int round = 0; round < 4000; ++round) {
