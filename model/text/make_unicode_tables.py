@@ -25,9 +25,7 @@ WHITE_SPACE = [
     0x09, 0x0B, 0x0C, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
 ]
 NEWLINES = [0x0A, 0x0D]
-# The second split pattern, whatever the category of the character.
-IDEOGRAPH_RANGES = [(0x4E00, 0x9FA5), (0x3040, 0x309F), (0x30A0, 0x30FF)]
-# Names as in the table: L letter, M mark, N number, P punctuation or symbol, S space, R newline, I ideograph.
+# Names as in the table: L letter, M mark, N number, P punctuation or symbol, S space, R newline.
 CLASS_OF_CATEGORY = {"L": "L", "M": "M", "N": "N", "P": "P", "S": "P"}
 HANGUL_SYLLABLES = range(0xAC00, 0xD7A4)  # decomposed by rule
 
@@ -51,10 +49,6 @@ def char_classes():
         classes[code_point] = "S"
     for code_point in NEWLINES:
         classes[code_point] = "R"
-    for first, last in IDEOGRAPH_RANGES:
-        for code_point in range(first, last + 1):
-            assert classes.get(code_point) != "N", "numbers are split off before ideographs"
-            classes[code_point] = "I"
     return classes
 
 
@@ -80,10 +74,11 @@ def lower(character):
     return lowered
 
 
-def folds(classes):
+def folds():
     for code_point in scalar_values():
-        assert unicodedata.combining(chr(code_point)) == 0 or category(code_point)[0] == "M", "order of marks would matter"
-        if code_point in HANGUL_SYLLABLES or classes.get(code_point) == "M":
+        is_mark = category(code_point)[0] == "M"
+        assert is_mark or unicodedata.combining(chr(code_point)) == 0, "order of marks would matter"
+        if is_mark or code_point in HANGUL_SYLLABLES:
             continue
         folded = fold(code_point)
         if folded != chr(code_point):
@@ -101,10 +96,9 @@ def in_rows(items, width=108):
 
 
 def generate():
-    classes = char_classes()
-    ranges = ranges_of(classes)
+    ranges = ranges_of(char_classes())
     entries, pool = [], ""
-    for code_point, folded in folds(classes):
+    for code_point, folded in folds():
         if folded not in pool:
             pool += folded
         entries.append(f"{{0x{code_point:X},{pool.index(folded)},{len(folded)}}},")
@@ -118,7 +112,7 @@ def generate():
         "",
         "// clang-format off",
         "constexpr CharClass L = CharClass::kLetter, M = CharClass::kMark, N = CharClass::kNumber, S = CharClass::kSpace,",
-        "                    P = CharClass::kPunctuation, R = CharClass::kNewline, I = CharClass::kIdeograph;",
+        "                    P = CharClass::kPunctuation, R = CharClass::kNewline;",
         "",
         "constexpr CharClassRange kRanges[] = {",
         *in_rows(f"{{0x{first:X},0x{last:X},{name}}}," for first, last, name in ranges),

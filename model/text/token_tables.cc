@@ -10,7 +10,7 @@
 #include "model/json_text.h"
 #include "model/text/bpe.h"
 #include "model/text/utf8.h"
-#include "model/text/xxh64.h"
+#include "model/text/content_hash.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +22,7 @@ enum Section { kOffsets, kBytes, kFlags, kByteIds, kMergeSlots, kMergeResults, k
 
 struct Header {
   std::uint64_t magic;
-  std::uint64_t body_hash;  // XXH64 of everything after this field
+  std::uint64_t body_hash;  // XXH3 of everything after this field
   std::uint64_t source_hash, source_size;
   std::uint64_t longest_word;
   std::uint64_t section_sizes[kSectionCount];  // bytes
@@ -76,7 +76,7 @@ bool TokenTables::Open(std::span<const std::byte> image, TokenTables* tables) {
   Header header;
   if (image.size() < kBodyOffset) return false;
   std::memcpy(&header, image.data(), sizeof(header));
-  if (header.magic != kMagic || header.body_hash != Xxh64(image.subspan(kHashedFrom))) return false;
+  if (header.magic != kMagic || header.body_hash != ContentHash(image.subspan(kHashedFrom))) return false;
   TokenTables t;
   t.source_hash_ = header.source_hash;
   t.source_size_ = header.source_size;
@@ -164,7 +164,7 @@ class TokenImageBuilder {
   }
 
   void AddVocabulary() {
-    ids_.reserve(2 * spec_.vocabulary.size());
+    ids_.reserve(spec_.vocabulary.size() + spec_.added.size());
     for (const VocabularyEntry& entry : spec_.vocabulary) {
       Token& token = Slot(entry.id);
       if (token.flags != 0) Fail("model.vocab", "each id once, got " + std::to_string(entry.id) + " twice");
@@ -206,7 +206,7 @@ class TokenImageBuilder {
     }
   }
 
-  std::int32_t MergeId(const std::string& text, std::size_t rank) const {
+  std::int32_t MergeId(std::string_view text, std::size_t rank) const {
     const auto found = ids_.find(text);
     if (found == ids_.end()) Fail("model.merges[" + std::to_string(rank) + "]", "tokens of model.vocab, got \"" + Printable(text) + "\"");
     return found->second;
@@ -268,14 +268,14 @@ class TokenImageBuilder {
     AppendSection(merge_results_, &header.section_sizes[kMergeResults], &image);
     AppendSection(word_slots_, &header.section_sizes[kWordSlots], &image);
     std::memcpy(image.data(), &header, sizeof(header));
-    header.body_hash = Xxh64(std::span(image).subspan(kHashedFrom));
+    header.body_hash = ContentHash(std::span(image).subspan(kHashedFrom));
     std::memcpy(image.data(), &header, sizeof(header));
     return image;
   }
 
   const TokenizerSpec& spec_;
   const std::string& file_;
-  std::unordered_map<std::string, std::int32_t> ids_;
+  std::unordered_map<std::string_view, std::int32_t> ids_;  // texts of spec_
   std::vector<Token> tokens_;
   std::vector<std::uint32_t> offsets_;
   std::vector<char> bytes_;

@@ -9,7 +9,7 @@
 #include "model/text/tokenizer_cache.h"
 #include "model/text/tokenizer_json.h"
 #include "model/text/utf8.h"
-#include "model/text/xxh64.h"
+#include "model/text/content_hash.h"
 
 namespace lockstep {
 namespace {
@@ -46,7 +46,7 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer Tokenizer::FromFile(const std::string& path, const TokenizerOptions& options) {
   const MappedFile file(path);
   const std::string_view json(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  const std::uint64_t hash = Xxh64(file.bytes());
+  const std::uint64_t hash = ContentHash(file.bytes());
   auto image = LoadTokenImage(path, hash, json.size(), options,
                               [&] { return BuildTokenImage(ParseTokenizerJson(json, path), hash, json.size(), path); });
   return Tokenizer(std::make_unique<Tables>(std::move(image)));
@@ -57,7 +57,7 @@ Tokenizer Tokenizer::FromDirectory(const std::string& dir, const TokenizerOption
 }
 
 Tokenizer Tokenizer::FromJson(std::string_view json, const std::string& file) {
-  const std::uint64_t hash = Xxh64(std::as_bytes(std::span(json)));
+  const std::uint64_t hash = ContentHash(std::as_bytes(std::span(json)));
   return Tokenizer(std::make_unique<Tables>(
       HoldTokenImage(BuildTokenImage(ParseTokenizerJson(json, file), hash, json.size(), file))));
 }

@@ -43,7 +43,7 @@ class Tokenizer {
 
   // Largest id plus one.
   int vocab_size() const;
-  // XXH64 of the tokenizer.json it was made from.
+  // XXH3 of the tokenizer.json it was made from.
   std::uint64_t source_hash() const;
 
   // Ids of `text`; no BOS is added. Any byte string encodes, and DecodeBytes gives the same bytes back: a maximal ill-formed

@@ -3,11 +3,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <random>
 
 #include "model/error.h"
 #include "model/safetensors.h"
+#include "model/text/atomic_file.h"
 #include "model/text/token_tables.h"
 
 namespace lockstep {
@@ -48,26 +47,6 @@ std::unique_ptr<TokenImage> ReadCache(const fs::path& path, std::uint64_t source
   }
 }
 
-// Readers see the old file or the new one, whole.
-bool WriteCache(const fs::path& path, std::span<const std::byte> bytes) {
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  const fs::path temporary = path.string() + ".tmp" + std::to_string(std::random_device{}());
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    out.flush();
-    if (!out) {
-      out.close();
-      fs::remove(temporary, error);
-      return false;
-    }
-  }
-  fs::rename(temporary, path, error);
-  if (error) fs::remove(temporary, error);
-  return fs::exists(path, error);
-}
-
 // Where a cache of the file may lie, best first.
 std::vector<fs::path> CachePlaces(const std::string& path, std::uint64_t source_hash, const TokenizerOptions& options) {
   if (!options.use_cache) return {};
@@ -98,7 +77,7 @@ std::unique_ptr<TokenImage> LoadTokenImage(const std::string& path, std::uint64_
   }
   auto image = HoldTokenImage(build());
   for (const fs::path& place : places) {
-    if (WriteCache(place, image->bytes())) break;
+    if (WriteFileAtomically(place, image->bytes())) break;
   }
   return image;
 }

@@ -11,13 +11,12 @@ namespace lockstep {
 // The classes that the pre-tokenizer tells apart. Each code point has one.
 enum class CharClass : std::uint8_t {
   kOther,        // controls, format characters, unassigned
-  kLetter,       // L, ideographs excepted
+  kLetter,       // L
   kMark,         // M
   kNumber,       // N
   kPunctuation,  // P and S
   kSpace,        // White_Space but CR and LF
   kNewline,      // CR and LF
-  kIdeograph,    // U+4E00..9FA5, U+3040..30FF: the second split pattern
 };
 
 inline constexpr char32_t kCodePoints = 0x110000;
