@@ -4,6 +4,10 @@ target_compile_options(lockstep_options INTERFACE
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
   -ffp-contract=off -fno-fast-math -fno-strict-aliasing -fvisibility=hidden)
 target_include_directories(lockstep_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+if(LOCKSTEP_FUZZERS)
+  # Coverage feedback from every library, not only from the targets' own files.
+  target_compile_options(lockstep_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 # lockstep_test(name SOURCES... LIBS...): one GoogleTest program, each of its tests a ctest test.
 function(lockstep_test name)
