@@ -1,11 +1,14 @@
-// y = W x for every storage form. Contract: docs/numerics.md sections 3 and 4; families H(profile), I and F by the form of W.
+// y = W x for every storage form. Contract: docs/numerics.md sections 3 and 4; families H(profile), I and F by
+// the form of W.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/contract/cpu_isa.h"
 #include "kernels/device/stream.h"
 #include "kernels/linear/linear_layout.h"
+#include "model/numerics_options.h"
 
 namespace lockstep::kernels {
 
@@ -18,8 +21,12 @@ struct LinearArgs {
   std::uint16_t* y_bf16 = nullptr;  // exactly one of y_bf16, y_fp32: [rows][y_stride]
   float* y_fp32 = nullptr;
   std::int64_t y_stride = 0;
-  // Set to 1 on the device when an activation leaves the fp16 range of an mcg, 3inst or F16 linear; the engine names the layer.
+  // Set to 1 on the device when an activation leaves the fp16 range of an mcg, 3inst or F16 linear; the engine
+  // names the layer. May be null for other linears.
   std::int32_t* overflow = nullptr;
 };
+
+// The CPU implementation. Its contract id is "linear/H(<profile>)+I+F", the same for every `isa`.
+Kernel<LinearArgs> CpuLinear(Isa isa, Profile profile);
 
 }  // namespace lockstep::kernels

@@ -1,6 +1,7 @@
 // Linears in every storage form, made from a seed: what the tests compare and the benchmarks time.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>

@@ -1,0 +1,94 @@
+// A linear on the threads of a CpuStream.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "kernels/linear/linear.h"
+#include "kernels/linear/linear_steps.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr std::int64_t kBlocksPerPiece = 8;
+
+void SetFlag(std::int32_t* flag) {
+  if (flag) std::atomic_ref<std::int32_t>(*flag).store(1, std::memory_order_relaxed);
+}
+
+// Rows [first, first + work.rows) of args.
+void RunRows(CpuStream& stream, const LinearSteps& steps, const LinearArgs& args, std::int64_t first,
+             LinearWork work) {
+  const LinearSpec& spec = *args.spec;
+  PlaceLinearWork(&work, stream.SharedScratch(PlaceLinearWork(&work, nullptr)));
+
+  const std::int64_t in_blocks = PrepareBlocks(spec);
+  stream.ParallelFor(work.rows * in_blocks, kBlocksPerPiece, [&](std::int64_t begin, std::int64_t end, int) {
+    while (begin < end) {  // pieces may begin in one row and end in the next
+      const std::int64_t row = begin / in_blocks, block = begin % in_blocks;
+      const std::int64_t count = std::min(in_blocks - block, end - begin);
+      const std::uint16_t* x = args.x + (first + row) * args.x_stride;
+      if (!steps.prepare(work, x, row, block, block + count)) SetFlag(args.overflow);
+      begin += count;
+    }
+  });
+
+  const std::size_t scratch_bytes = StripScratchBytes(work);
+  stream.ParallelFor(Strips(spec), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+    std::byte* scratch = stream.Scratch(worker, scratch_bytes);
+    for (std::int64_t strip = begin; strip < end; ++strip) steps.strip(work, strip, scratch);
+  });
+
+  const std::int64_t out_blocks = FinishBlocks(spec);
+  stream.ParallelFor(work.rows * out_blocks, kBlocksPerPiece, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t row = i / out_blocks, y = (first + row) * args.y_stride;
+      steps.finish(work, row, i % out_blocks, args.y_bf16 ? args.y_bf16 + y : nullptr,
+                   args.y_fp32 ? args.y_fp32 + y : nullptr);
+    }
+  });
+}
+
+template <Isa kIsa, Profile kProfile>
+void Run(Stream& stream, const LinearArgs& args) {
+  static const LinearSteps steps = LinearStepsFor(kIsa);
+  for (std::int64_t first = 0; first < args.rows; first += kMaxLinearRows) {
+    const std::int64_t rows = std::min(kMaxLinearRows, args.rows - first);
+    RunRows(AsCpu(stream), steps, args, first,
+            {.spec = args.spec, .blob = args.blob, .profile = kProfile, .rows = rows});
+  }
+}
+
+template <Isa kIsa>
+Kernel<LinearArgs> ForProfile(Profile profile) {
+  switch (profile) {
+    case Profile::kSm90:
+      return {Run<kIsa, Profile::kSm90>, "linear/H(sm90)+I+F"};
+    case Profile::kSm90K8:
+      return {Run<kIsa, Profile::kSm90K8>, "linear/H(sm90k8)+I+F"};
+    case Profile::kSm80:
+      return {Run<kIsa, Profile::kSm80>, "linear/H(sm80)+I+F"};
+    case Profile::kSm75:
+      return {Run<kIsa, Profile::kSm75>, "linear/H(sm75)+I+F"};
+    case Profile::kSm70:
+      return {Run<kIsa, Profile::kSm70>, "linear/H(sm70)+I+F"};
+    case Profile::kSm70Jit:
+      return {Run<kIsa, Profile::kSm70Jit>, "linear/H(sm70jit)+I+F"};
+    default:
+      return {Run<kIsa, Profile::kFma>, "linear/H(fma)+I+F"};
+  }
+}
+
+}  // namespace
+
+Kernel<LinearArgs> CpuLinear(Isa isa, Profile profile) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return ForProfile<Isa::kAvx512>(profile);
+    case Isa::kAvx2:
+      return ForProfile<Isa::kAvx2>(profile);
+    default:
+      return ForProfile<Isa::kGeneric>(profile);
+  }
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,58 @@
+// EXL3 tiles to numbers, eight tiles of a strip (128 inputs x 16 columns) at a time. `tiles` points at
+// 8*16*kBitsX2 bytes; up to 64 bytes after them may be read, never used. All arrays are 64-byte aligned.
+//
+//   DecodeByteSums<kBitsX2>(tiles, panel)             mul1: byte sums 0..1020, in an order that
+//   MultiplyByteSums knows; panel[2048] MultiplyByteSums(panel, codes, rows, sums)        sums[rows][16] = sum
+//   of code * byte sum, columns ascending, wrapping;
+//                                                     codes[rows][128] in tile order (linear_steps.h)
+//   MultiplyTilesInt16<kBitsX2, kRows>(tiles, codes, sums)   both in one, for few rows (AVX2, AVX-512)
+//   MultiplyTilesInt8<kBitsX2, kRows>(tiles, splat, sums)    the same with splat[rows][64] of int8 codes
+//   (AVX-512) DecodeWeights<kBitsX2, kCodebook>(tiles, panel)   panel[128][16] = the format's fp16 weights as
+//   fp32, columns in an order of the
+//                                                     instruction set's own
+//   ColumnOrder(a)                                    16 lanes from that order to ascending columns
+#pragma once
+
+#include "kernels/contract/vec.h"
+
+#if LOCKSTEP_ISA_LEVEL == 2
+#include "kernels/linear/trellis_avx512.h"
+#elif LOCKSTEP_ISA_LEVEL == 1
+#include "kernels/linear/trellis_avx2.h"
+#else
+#include "kernels/linear/trellis_generic.h"
+#endif
+
+namespace lockstep::kernels::LOCKSTEP_ISA {
+
+// Calls visit with std::integral_constant-like kBitsX2 for each rate of the format; the pick's result is
+// visit's.
+template <class Visit>
+LOCKSTEP_INLINE auto ForBits(int bits_x2, Visit visit) {
+  switch (bits_x2) {
+    case 2:
+      return visit.template operator()<2>();
+    case 3:
+      return visit.template operator()<3>();
+    case 4:
+      return visit.template operator()<4>();
+    case 5:
+      return visit.template operator()<5>();
+    case 6:
+      return visit.template operator()<6>();
+    case 7:
+      return visit.template operator()<7>();
+    case 8:
+      return visit.template operator()<8>();
+    case 10:
+      return visit.template operator()<10>();
+    case 12:
+      return visit.template operator()<12>();
+    case 14:
+      return visit.template operator()<14>();
+    default:
+      return visit.template operator()<16>();
+  }
+}
+
+}  // namespace lockstep::kernels::LOCKSTEP_ISA
