@@ -39,7 +39,7 @@ FORBIDDEN_SYSTEM = {
 
 def is_test(path):
     """Tests and benches may look at everything."""
-    return bool(re.search(r"(_test|_bench|_fuzz|test_util|_cases)\.(cc|h|cu|cuh)$", path))
+    return bool(re.search(r"(_test|_bench|_fuzz|_cases|/test_\w+)\.(cc|h|cu|cuh)$|/testing/", path))
 
 
 def may_include(path, local):

@@ -11,5 +11,6 @@ void AddTokenize(CLI::App& app);
 void AddDetokenize(CLI::App& app);
 void AddEncode(CLI::App& app);
 void AddInspect(CLI::App& app);
+void AddSynth(CLI::App& app);
 
 }  // namespace lockstep::cli

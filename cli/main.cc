@@ -32,6 +32,7 @@ int Run(int argc, char** argv) {
   AddDetokenize(app);
   AddEncode(app);
   AddInspect(app);
+  AddSynth(app);
   try {
     app.parse(argc, argv);
     return 0;
