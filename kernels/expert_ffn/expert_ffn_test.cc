@@ -1,0 +1,205 @@
+// The CPU experts of every instruction set against the reference's mixture of experts in contract arithmetic,
+// bit for bit.
+#include "kernels/expert_ffn/expert_ffn.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/expert_ffn/expert_ffn_cases.h"
+#include "reference/moe.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using Kind = LinearSpec::Kind;
+using reference::Matrix;
+
+constexpr std::uint16_t kGuard = 0x7e5a;
+
+LinearCase Trellis(int bits_x2, Codebook codebook = Codebook::kMul1) {
+  return {.kind = Kind::kExl3, .bits_x2 = bits_x2, .codebook = codebook};
+}
+ExpertForm Uniform(const LinearCase& form) { return {.gate = form, .up = form, .down = form}; }
+
+// y of every pair by reference::ApplyExperts, one expert at a time. Its output is 0 + expert + 0, so a -0 comes
+// back as +0.
+class Reference {
+ public:
+  Reference(const ExpertCase& c, const ExpertProblem& problem)
+      : c_(c),
+        problem_(problem),
+        zero_(maker_.Make(ZeroForm(c.hidden, c.features))),
+        zero_down_(maker_.Make(ZeroForm(c.features, c.hidden))) {
+    for (TestLinear* linear : {&zero_, &zero_down_})
+      std::memset(linear->weight_bytes.data(), 0, linear->weight_bytes.size());
+    config_.swiglu_limit = static_cast<double>(c.limit);
+  }
+
+  std::vector<std::uint16_t> Outputs() {
+    std::vector<std::uint16_t> y(static_cast<std::size_t>(problem_.pairs() * c_.hidden), kGuard);
+    reference::LinearEngine<reference::Contract> linears({.numerics = c_.numerics}, 32);
+    for (std::size_t e = 0; e < problem_.jobs().size(); ++e) {
+      const ExpertJob& job = problem_.jobs()[e];
+      LayerWeights layer;
+      layer.experts = {c_.routed ? problem_.weights()[e] : Zero()};
+      layer.shared_expert = c_.routed ? Zero() : problem_.weights()[e];
+      Matrix<float> x_TE(job.rows, c_.hidden);
+      std::vector<reference::Routing<float>> routing(static_cast<std::size_t>(job.rows));
+      for (std::int64_t r = 0; r < job.rows; ++r) {
+        const auto pair = static_cast<std::size_t>(job.begin + r);
+        for (std::int64_t k = 0; k < c_.hidden; ++k) {
+          x_TE(r, k) =
+              BF16ToFloat(problem_.x()[static_cast<std::size_t>(problem_.token()[pair] * c_.hidden + k)]);
+        }
+        if (c_.routed)
+          routing[static_cast<std::size_t>(r)] = {.experts = {0}, .weights = {problem_.weight()[pair]}};
+      }
+      if (job.rows == 0) continue;
+      const Matrix<float> y_TE = reference::ApplyExperts(config_, layer, linears, x_TE, routing);
+      for (std::int64_t i = 0; i < y_TE.size(); ++i)
+        y[static_cast<std::size_t>(job.begin * c_.hidden + i)] = FloatToBF16(y_TE.data()[i]);
+    }
+    return y;
+  }
+
+ private:
+  static LinearCase ZeroForm(std::int64_t in, std::int64_t out) {
+    return {.kind = Kind::kBF16, .out = out, .in = in};
+  }
+  ExpertWeights Zero() const { return {.w1 = zero_.weight, .w2 = zero_down_.weight, .w3 = zero_.weight}; }
+
+  const ExpertCase& c_;
+  const ExpertProblem& problem_;
+  LinearMaker maker_{3};
+  TestLinear zero_, zero_down_;
+  ModelConfig config_;
+};
+
+std::uint16_t WithoutNegativeZero(std::uint16_t bits) { return bits == 0x8000 ? 0 : bits; }
+
+void CheckAgainstReference(const ExpertCase& c, const std::vector<int>& thread_counts) {
+  const ExpertProblem problem(c);
+  const std::vector<std::uint16_t> expected = Reference(c, problem).Outputs();
+  std::size_t zeros = 0;
+  for (const std::uint16_t bits : expected) zeros += bits == 0;
+  EXPECT_LT(2 * zeros, expected.size()) << "a result that proves little";
+  for (const Isa isa : SupportedIsas()) {
+    for (const int threads : thread_counts) {
+      SCOPED_TRACE(std::string(NameOf(isa)) + ", threads " + std::to_string(threads) + ", " +
+                   std::string(NameOf(c.numerics.profile)));
+      const std::unique_ptr<CpuStream> stream = MakeCpuStream(threads);
+      std::vector<std::uint16_t> y(expected.size() + 64, kGuard);
+      std::int32_t overflow = 0;
+      const ExpertFfnArgs args = problem.Args(y.data(), &overflow);
+      CpuExpertFfn(isa, c.numerics.profile)(*stream, args);
+      EXPECT_EQ(overflow, 0);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_EQ(WithoutNegativeZero(y[i]), expected[i])
+            << "pair " << i / static_cast<std::size_t>(c.hidden) << ", output "
+            << i % static_cast<std::size_t>(c.hidden);
+      }
+      for (std::size_t i = expected.size(); i < y.size(); ++i) ASSERT_EQ(y[i], kGuard);
+    }
+  }
+}
+
+TEST(ExpertFfnAgainstReference, DecodeOfOneToken) {
+  CheckAgainstReference({.experts = std::vector<ExpertForm>(6, Uniform(Trellis(6))),
+                         .rows = {1, 1, 1, 1, 1, 1},
+                         .tokens = 1,
+                         .hidden = 384,
+                         .features = 256},
+                        {1, 2, 4});
+}
+
+TEST(ExpertFfnAgainstReference, EveryProfileAndStorage) {
+  const LinearCase forms[] = {Trellis(6),
+                              Trellis(5),
+                              Trellis(10),
+                              Trellis(6, Codebook::kMcg),
+                              {.kind = Kind::kBF16},
+                              {.kind = Kind::kFp8Block},
+                              {.kind = Kind::kFp4Row}};
+  for (const LinearCase& form : forms) {
+    for (const Profile profile :
+         {Profile::kSm90, Profile::kSm80, Profile::kSm70, Profile::kSm70Jit, Profile::kFma}) {
+      for (const bool fake_quant : {true, false}) {
+        CheckAgainstReference({.experts = {Uniform(form), Uniform(form)},
+                               .rows = {3, 2},
+                               .tokens = 4,
+                               .hidden = 160,
+                               .features = 96,
+                               .numerics = {.profile = profile, .fake_quant = fake_quant}},
+                              {2});
+      }
+    }
+  }
+}
+
+// Packs choose rate and codebook for each matrix; sizes need not be whole blocks; experts may get no row.
+TEST(ExpertFfnAgainstReference, MixedFormsOddSizesAndEmptyJobs) {
+  const ExpertForm mixed = {
+      .gate = Trellis(4), .up = Trellis(7, Codebook::k3inst), .down = {.kind = Kind::kBF16}};
+  CheckAgainstReference({.experts = {mixed,
+                                     Uniform(Trellis(8)),
+                                     {.gate = Trellis(16), .up = {.kind = Kind::kF16}, .down = Trellis(3)},
+                                     Uniform(Trellis(2))},
+                         .rows = {2, 0, 5, 1},
+                         .tokens = 7,
+                         .hidden = 200,
+                         .features = 150},
+                        {1, 3});
+}
+
+// More rows than a chunk and than a batch.
+TEST(ExpertFfnAgainstReference, ManyRows) {
+  CheckAgainstReference({.experts = {Uniform(Trellis(6)), Uniform(Trellis(4)), Uniform(Trellis(6))},
+                         .rows = {70, 130, 150},
+                         .tokens = 90,
+                         .hidden = 130,
+                         .features = 140},
+                        {1, 4});
+}
+
+TEST(ExpertFfnAgainstReference, SharedExpertAndNoLimit) {
+  for (const float limit : {10.0f, 0.5f, 0.0f}) {
+    CheckAgainstReference({.experts = {Uniform(Trellis(10))},
+                           .rows = {9},
+                           .tokens = 9,
+                           .hidden = 256,
+                           .features = 128,
+                           .limit = limit,
+                           .routed = false},
+                          {1, 2});
+  }
+}
+
+TEST(ExpertFfnOverflow, ActivationsBeyondFp16RaiseTheFlag) {
+  const ExpertCase c = {.experts = {{.gate = Trellis(6), .up = Trellis(6), .down = Trellis(6, Codebook::kMcg)}},
+                        .rows = {2},
+                        .tokens = 2,
+                        .hidden = 256,
+                        .features = 256,
+                        .limit = 0.0f};
+  const ExpertProblem problem(c);
+  std::vector<std::uint16_t> large = problem.x();
+  for (std::uint16_t& value : large) value = FloatToBF16(BF16ToFloat(value) * 1e4f);
+  for (const Isa isa : SupportedIsas()) {
+    const std::unique_ptr<CpuStream> stream = MakeCpuStream(2);
+    std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * c.hidden));
+    std::int32_t overflow = 0;
+    ExpertFfnArgs args = problem.Args(y.data(), &overflow);
+    CpuExpertFfn(isa, Profile::kFma)(*stream, args);
+    EXPECT_EQ(overflow, 0);
+    args.x = large.data();
+    CpuExpertFfn(isa, Profile::kFma)(*stream, args);
+    EXPECT_EQ(overflow, 1);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::kernels
