@@ -12,7 +12,8 @@ namespace lockstep::reference {
 namespace {
 
 constexpr int kMaxBlock = 16;
-constexpr int kNothing = -100000;  // exponent of a term that does not count
+constexpr int kNothing = -100000;    // exponent of a term that does not count
+constexpr int kSmallestExponent = -133;  // E is never below: the adder's grid ends there
 
 struct MmaRule {
   int block;          // products a block
@@ -47,13 +48,14 @@ float RoundTowardZero(std::int64_t value, int exponent) {
     exponent += drop;
   }
   const float result = std::ldexp(static_cast<float>(magnitude), exponent);
-  return value < 0 ? -result : result;
+  return value < 0 && magnitude != 0 ? -result : result;
 }
 
 // One block: d = RZ32(sum of the terms truncated below 2^(E-F)). `shift_up` brings a product's significand to F fraction bits.
 LOCKSTEP_CLONES
 float IntegerBlock(float c, const std::int16_t* sa, const std::int16_t* ea, const std::int16_t* sb, const std::int16_t* eb, int count,
                    int shift_up, int fraction_bits) {
+  if (std::isinf(c)) return c;
   std::int32_t product[kMaxBlock];
   std::int32_t exponent[kMaxBlock];
   std::int32_t top = kNothing;
@@ -70,7 +72,7 @@ float IntegerBlock(float c, const std::int16_t* sa, const std::int16_t* ea, cons
     c_significand = (bits & 0x7fffffu) | ((bits >> 23) ? 0x800000u : 0u);
     top = std::max(top, c_exponent);
   }
-  if (top == kNothing) return 0.0f;
+  top = std::max(top, kSmallestExponent);
   std::int64_t sum = 0;
   for (int i = 0; i < count; ++i) {
     const std::uint32_t magnitude = static_cast<std::uint32_t>(std::abs(product[i])) << shift_up;
@@ -87,8 +89,8 @@ float IntegerBlock(float c, const std::int16_t* sa, const std::int16_t* ea, cons
 // Volta's block as the driver compiles it for newer cards: plain fp32 additions to nearest.
 float JitBlock(float c, const Operands& a, std::int64_t ia, const Operands& b, std::int64_t ib, int count) {
   float sum = 0.0f;
-  for (int i = 0; i < count; ++i) {
-    const float product = a.Value(ia + i) * b.Value(ib + i);
+  for (int i = 0; i < 4; ++i) {
+    const float product = i < count ? a.Value(ia + i) * b.Value(ib + i) : 0.0f;
     sum = i == 0 ? product : sum + product;
   }
   return c + sum;

@@ -1,0 +1,71 @@
+// The fast engine behind the Engine interface, and the step that the scheduler drives.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "fast/forward.h"
+#include "fast/options.h"
+#include "fast/stats.h"
+#include "model/checkpoint.h"
+#include "model/engine.h"
+
+namespace lockstep::fast {
+
+class FastSession;
+
+// Owns devices, weights, experts and the forward pass. One thread at a time may run steps.
+class FastEngine : public Engine {
+ public:
+  FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options);
+  ~FastEngine() override;
+
+  const ModelConfig& config() const override { return checkpoint_->config; }
+  std::unique_ptr<Session> NewSession() override;
+
+  // Rows that one step can hold beside what the tail stash restores.
+  std::int64_t step_rows() const { return options_.chunk_rows; }
+  // Runs one step over segments of distinct sessions, at most step_rows() new tokens together. See Forward::Run.
+  bool RunStep(std::span<Segment> segments, const std::function<bool()>& cancelled);
+
+  ExpertStore& experts() { return *experts_; }
+  KvFactory& kv() { return *kv_; }
+  EngineStats stats() const;
+  void ResetStats();
+  std::string Description() const;
+
+ private:
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  EngineOptions options_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::vector<int> device_of_;
+  std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<KvFactory> kv_;
+  std::unique_ptr<ExpertStore> experts_;
+  EngineStats stats_;
+  std::unique_ptr<Forward> forward_;
+};
+
+class FastSession : public Session {
+ public:
+  FastSession(FastEngine& engine, std::unique_ptr<KvState> state) : engine_(engine), state_(std::move(state)) {}
+
+  std::int64_t position() const override { return state_->position; }
+  std::vector<float> Append(std::span<const std::int32_t> ids, std::int64_t last_rows) override;
+  std::unique_ptr<Session> Fork() const override;
+
+  // The same, but asks `cancelled` at every layer boundary. When it says yes, keeps the chunks that were finished, and returns
+  // nothing; position() tells how far it came.
+  std::vector<float> Append(std::span<const std::int32_t> ids, std::int64_t last_rows, const std::function<bool()>& cancelled);
+  KvState& state() { return *state_; }
+
+ private:
+  FastEngine& engine_;
+  std::unique_ptr<KvState> state_;
+};
+
+}  // namespace lockstep::fast

@@ -1,0 +1,137 @@
+#include "fast/expert_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "model/error.h"
+
+namespace lockstep::fast {
+namespace {
+
+// Any number from a seed and a place, the same on every machine (splitmix64).
+std::uint64_t Mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of,
+                         const EngineOptions& options, std::size_t reserve_bytes)
+    : backend_(backend), device_of_(device_of), options_(options) {
+  std::vector<std::size_t> slot_bytes(static_cast<std::size_t>(backend.device_count()), 0);
+  for (std::size_t l = 0; l < checkpoint.weights.layers.size(); ++l) {
+    std::vector<Expert> layer;
+    for (const ExpertWeights& weights : checkpoint.weights.layers[l].experts) {
+      Expert expert;
+      expert.spec = kernels::MakeExpertSpec(weights, options.numerics, checkpoint.config.weight_block_size);
+      expert.host_blob = backend.AllocateHost(static_cast<std::size_t>(expert.spec.bytes), "expert weights");
+      kernels::PackExpert(weights, expert.spec, expert.host_blob);
+      std::size_t& slot = slot_bytes[static_cast<std::size_t>(device_of[l])];
+      slot = std::max(slot, static_cast<std::size_t>(expert.spec.bytes));
+      layer.push_back(expert);
+    }
+    experts_.push_back(std::move(layer));
+  }
+  for (int d = 0; d < backend.device_count(); ++d) {
+    slots_.emplace_back();
+    for (int i = 0; i < options.staging_slots && slot_bytes[static_cast<std::size_t>(d)] > 0; ++i) {
+      slots_.back().push_back(backend.device(d).Allocate(slot_bytes[static_cast<std::size_t>(d)], "expert staging slot"));
+    }
+  }
+  for (int l = 0; l < static_cast<int>(experts_.size()); ++l) {
+    for (int e = 0; e < static_cast<int>(experts_[static_cast<std::size_t>(l)].size()); ++e) {
+      const std::size_t used = device(l).memory_used() + reserve_bytes, limit = device(l).memory_limit();
+      if (WantResident(l, e, limit > used ? limit - used : 0)) SetResident(l, e, true);
+    }
+  }
+}
+
+ExpertStore::~ExpertStore() {
+  for (std::size_t l = 0; l < experts_.size(); ++l) {
+    for (Expert& expert : experts_[l]) {
+      if (expert.host_blob) backend_.FreeHost(expert.host_blob);
+      if (expert.device_blob) device(static_cast<int>(l)).Free(expert.device_blob);
+    }
+  }
+  for (std::size_t d = 0; d < slots_.size(); ++d) {
+    for (std::byte* slot : slots_[d]) backend_.device(static_cast<int>(d)).Free(slot);
+  }
+}
+
+bool ExpertStore::WantResident(int layer, int expert, std::size_t room) const {
+  if (static_cast<std::size_t>(at(layer, expert).spec.bytes) > room) return false;
+  switch (options_.residency) {
+    case Residency::kAuto:
+    case Residency::kAll:
+      return true;
+    case Residency::kNone:
+      return false;
+    case Residency::kRandom:
+      return Mix(options_.residency_seed + Mix(static_cast<std::uint64_t>(layer) * 65536u + static_cast<std::uint64_t>(expert))) & 1u;
+  }
+  return false;
+}
+
+std::vector<ExpertUse> ExpertStore::Plan(int layer, std::span<const std::int64_t> rows_X) const {
+  // A streamed expert costs one copy whatever its rows, the CPU lane costs per row: few rows go to the CPU. The crossover is refined
+  // by measured rates where there is a real link; on CPU devices the two lanes run at the same speed.
+  constexpr std::int64_t kCpuLaneRows = 4;
+  std::vector<ExpertUse> uses;
+  for (std::size_t e = 0; e < rows_X.size(); ++e) {
+    if (rows_X[e] == 0) continue;
+    ExpertUse use{static_cast<int>(e), rows_X[e], Lane::kResident};
+    if (!resident(layer, use.expert)) {
+      const bool cpu = options_.cpu_lane == CpuLane::kAll || (options_.cpu_lane == CpuLane::kAuto && use.rows <= kCpuLaneRows);
+      use.lane = cpu ? Lane::kCpu : Lane::kStreamed;
+    }
+    uses.push_back(use);
+  }
+  return uses;
+}
+
+const std::byte* ExpertStore::blob(int layer, int expert) const {
+  const Expert& e = at(layer, expert);
+  return e.device_blob ? e.device_blob : e.host_blob;
+}
+
+const std::byte* ExpertStore::Stage(int layer, int expert, int slot) {
+  const Expert& e = at(layer, expert);
+  LOCKSTEP_CHECK(e.host_blob != nullptr);
+  std::byte* target = slots_[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(layer)])][static_cast<std::size_t>(slot)];
+  device(layer).CopyIn(device(layer).copy(), target, e.host_blob, static_cast<std::size_t>(e.spec.bytes));
+  stats_.bytes_copied += e.spec.bytes;
+  return target;
+}
+
+void ExpertStore::SetResident(int layer, int expert, bool resident) {
+  Expert& e = at(layer, expert);
+  if (resident == (e.device_blob != nullptr)) return;
+  kernels::Device& on = device(layer);
+  const auto bytes = static_cast<std::size_t>(e.spec.bytes);
+  if (resident) {
+    e.device_blob = on.Allocate(bytes, "resident expert");
+    on.CopyIn(on.copy(), e.device_blob, e.host_blob, bytes);
+    on.Synchronize(on.copy());
+    backend_.FreeHost(std::exchange(e.host_blob, nullptr));
+  } else {
+    e.host_blob = backend_.AllocateHost(bytes, "expert weights");
+    on.CopyOut(on.copy(), e.host_blob, e.device_blob, bytes);
+    on.Synchronize(on.copy());
+    on.Free(std::exchange(e.device_blob, nullptr));
+  }
+}
+
+void ExpertStore::Fill(int layer, int expert, std::byte value) {
+  Expert& e = at(layer, expert);
+  const std::vector<std::byte> fill(static_cast<std::size_t>(e.spec.bytes), value);
+  if (e.host_blob) std::memcpy(e.host_blob, fill.data(), fill.size());
+  if (!e.device_blob) return;
+  device(layer).CopyIn(device(layer).copy(), e.device_blob, fill.data(), fill.size());
+  device(layer).Synchronize(device(layer).copy());
+}
+
+}  // namespace lockstep::fast

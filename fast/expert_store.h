@@ -1,0 +1,76 @@
+// Where every routed expert's weights live and how they get to where they are computed. The engine asks by (layer, id) and never
+// touches weights itself. Each expert has one home: device memory (resident) or host memory (streamed into a staging slot, or computed by
+// the CPU lane). A later store with copy engines and adaptive residency goes behind the same interface.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fast/options.h"
+#include "fast/stats.h"
+#include "kernels/device/backend.h"
+#include "model/checkpoint.h"
+
+namespace lockstep::fast {
+
+enum class Lane { kResident, kStreamed, kCpu };
+
+// One expert that a layer needs: how many pairs it serves, and the lane the plan chose.
+struct ExpertUse {
+  int expert = 0;
+  std::int64_t rows = 0;
+  Lane lane = Lane::kResident;
+};
+
+class ExpertStore {
+ public:
+  // Packs all experts of `checkpoint` and places them by options.residency within each device's memory limit, leaving `reserve_bytes`
+  // of it free. Throws InputError when the staging slots do not fit.
+  ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of, const EngineOptions& options,
+              std::size_t reserve_bytes);
+  ~ExpertStore();
+  ExpertStore(const ExpertStore&) = delete;
+  ExpertStore& operator=(const ExpertStore&) = delete;
+
+  // Chooses a lane for each expert with rows > 0; the others do not appear. rows_X[expert] counts pairs.
+  std::vector<ExpertUse> Plan(int layer, std::span<const std::int64_t> rows_X) const;
+
+  const kernels::ExpertSpec& spec(int layer, int expert) const { return at(layer, expert).spec; }
+  bool resident(int layer, int expert) const { return at(layer, expert).device_blob != nullptr; }
+  // Weights in device memory (resident) or host memory (not resident).
+  const std::byte* blob(int layer, int expert) const;
+
+  // Copies an expert that is not resident into staging slot `slot` on the layer's copy stream. The slot must be free: whatever computed
+  // from it before has been waited for.
+  const std::byte* Stage(int layer, int expert, int slot);
+  int staging_slots() const { return options_.staging_slots; }
+
+  // Moves an expert between host and device memory. Not during a step.
+  void SetResident(int layer, int expert, bool resident);
+  // Overwrites an expert's bytes; the tests poison what must not be read.
+  void Fill(int layer, int expert, std::byte value);
+
+  ExpertStats& stats() { return stats_; }
+
+ private:
+  struct Expert {
+    kernels::ExpertSpec spec;
+    std::byte* host_blob = nullptr;
+    std::byte* device_blob = nullptr;
+  };
+  const Expert& at(int layer, int expert) const { return experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)]; }
+  Expert& at(int layer, int expert) { return experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)]; }
+  kernels::Device& device(int layer) { return backend_.device(device_of_[static_cast<std::size_t>(layer)]); }
+  bool WantResident(int layer, int expert, std::size_t room) const;
+
+  kernels::Backend& backend_;
+  std::vector<int> device_of_;
+  EngineOptions options_;
+  std::vector<std::vector<Expert>> experts_;                // [layer][expert]
+  std::vector<std::vector<std::byte*>> slots_;              // [device][slot]
+  ExpertStats stats_;
+};
+
+}  // namespace lockstep::fast

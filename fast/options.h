@@ -1,0 +1,45 @@
+// How the fast engine runs. Nothing here may change a bit of the result; NumericsOptions, which does, is shared with the reference.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/device_spec.h"
+#include "model/numerics_options.h"
+#include "model/step_trace.h"
+
+namespace lockstep::fast {
+
+// Which experts start in device memory.
+enum class Residency {
+  kAuto,    // as many as the device's memory holds, the lowest ids first until usage statistics say better
+  kAll,
+  kNone,
+  kRandom,  // each with probability one half, from `residency_seed`; for tests
+};
+
+// What may compute an expert that is not resident.
+enum class CpuLane {
+  kOff,   // always streamed to the device
+  kAuto,  // the plan decides by estimated finish time
+  kAll,   // every expert that is not resident; for tests
+};
+
+struct EngineOptions {
+  kernels::DeviceSpec device;
+  NumericsOptions numerics;
+  std::int64_t chunk_rows = 512;          // prompt tokens that pass a layer together
+  std::int64_t attention_tile_rows = 64;  // rows whose queries are in memory together
+  int page_shift = 6;                     // 2^page_shift compressed rows a page
+  std::int64_t max_context = 0;           // tokens a session; 0: max_position_embeddings of the model
+  std::size_t page_memory = 0;            // bytes of compressed KV and index keys, all sessions; 0: no limit but the device's
+  bool exact_tail = true;                 // V4.1: layers after the last kv source only where needed
+  bool zero_hit_skipping = true;          // off: experts that nobody picked are copied all the same
+  Residency residency = Residency::kAuto;
+  std::uint64_t residency_seed = 1;
+  CpuLane cpu_lane = CpuLane::kAuto;
+  int staging_slots = 3;                  // experts in flight to a device
+  StepTrace* trace = nullptr;             // not owned
+};
+
+}  // namespace lockstep::fast

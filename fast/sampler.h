@@ -1,0 +1,28 @@
+// From logits to a token. Greedy at temperature 0, else sampling whose randomness depends on the seed and the position alone, so the same
+// seed gives the same tokens whatever else runs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace lockstep::fast {
+
+struct SamplingParams {
+  float temperature = 0.0f;  // 0: the largest logit, smallest id among equals
+  float top_p = 1.0f;        // keep the smallest set of best tokens whose probability reaches it
+  int top_k = 0;             // keep so many best tokens; 0: all
+  float min_p = 0.0f;        // drop tokens below min_p times the best one's probability
+  float repetition_penalty = 1.0f;  // divides positive and multiplies negative logits of tokens in `history`
+  float presence_penalty = 0.0f;    // subtracted once for tokens in the generated part of `history`
+  float frequency_penalty = 0.0f;   // subtracted for each time
+  std::uint64_t seed = 0;
+};
+
+// Throws InputError naming the field that is out of range.
+void CheckSampling(const SamplingParams& params);
+
+// `history`: all tokens so far, of which the last `generated` were sampled. `position`: of the token to be chosen.
+std::int32_t SampleToken(std::span<const float> logits, const SamplingParams& params, std::span<const std::int32_t> history,
+                         std::int64_t generated, std::int64_t position);
+
+}  // namespace lockstep::fast

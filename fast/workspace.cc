@@ -1,0 +1,63 @@
+#include "fast/workspace.h"
+
+#include <algorithm>
+
+namespace lockstep::fast {
+
+Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const WorkspaceSizes& sizes) {
+  const std::int64_t rows = sizes.rows, tile = sizes.tile_rows, streams = c.hc_mult, hidden = c.hidden_size;
+  const std::int64_t head_width = std::int64_t{c.num_heads} * c.head_dim;
+  const auto make = [&](auto& array, std::int64_t count, std::string_view what) {
+    array = std::remove_reference_t<decltype(array)>(device, static_cast<std::size_t>(count), what);
+  };
+  make(ids, rows, "token ids");
+  make(positions, rows, "positions");
+  make(stream_TSE, rows * streams * hidden, "residual streams");
+  make(pre_TS, rows * streams, "hyper-connections");
+  make(next_pre_TS, rows * streams, "hyper-connections");
+  make(post_TS, rows * streams, "hyper-connections");
+  make(mix_TSS, rows * streams * streams, "hyper-connections");
+  make(x_TE, rows * hidden, "activations");
+  make(f_TE, rows * hidden, "activations");
+  make(kv_TD, rows * c.head_dim, "window KV");
+  make(window_rows, rows * sizes.window_row_bytes, "window KV");
+  make(attention_rows, rows, "attention rows");
+  make(experts_TK, rows * c.num_experts_per_tok, "router");
+  make(pair_of_TK, rows * c.num_experts_per_tok, "router");
+  make(weights_TK, rows * c.num_experts_per_tok, "router");
+  make(query_latent, tile * c.q_lora_rank, "queries");
+  make(query, tile * head_width, "queries");
+  make(heads, tile * head_width, "attention output");
+  make(groups, tile * c.o_groups * c.o_lora_rank, "attention output");
+  make(pair_token, rows * c.num_experts_per_tok, "expert rows");
+  make(pair_weight, rows * c.num_experts_per_tok, "expert rows");
+  make(pair_out, rows * c.num_experts_per_tok * hidden, "expert rows");
+  make(shared_out, rows * hidden, "expert rows");
+  make(logits, sizes.logit_rows * c.vocab_size, "logits");
+  make(overflow, c.num_layers + 1, "overflow flags");
+
+  const bool compressed = std::any_of(c.compress_ratios.begin(), c.compress_ratios.end(), [](int ratio) { return ratio > 0; });
+  if (compressed) {
+    const std::int64_t widest = std::max(c.head_dim, c.index_head_dim);
+    make(index_rows, rows, "index rows");
+    make(selected, rows * c.index_topk, "selection");
+    make(selected_count, rows, "selection");
+    make(compressor_kv, rows * 2 * widest, "compressor");
+    make(compressor_gate, rows * 2 * widest, "compressor");
+    make(latent, (rows + 1) * widest, "compressor");
+    make(index_key, (rows + 1) * c.index_head_dim, "compressor");
+    make(entry_positions, rows + 1, "compressor");
+    make(index_query, tile * c.index_n_heads * c.index_head_dim, "index queries");
+    make(index_weight, tile * c.index_n_heads, "index queries");
+  }
+  if (c.candidate_source_layer_id >= 0) {
+    make(candidates, rows * c.candidate_topk_blocks, "candidate blocks");
+    make(candidate_count, rows, "candidate blocks");
+  }
+  if (!c.engram.layer_ids.empty()) {
+    make(engram_rows, rows * c.engram.columns() * c.engram.head_dim, "engram rows");
+    make(engram_kv, rows * (streams + 1) * hidden, "engram rows");
+  }
+}
+
+}  // namespace lockstep::fast

@@ -1,0 +1,11 @@
+// Linked when the program is built without CUDA.
+#include "kernels/device/backend.h"
+#include "model/error.h"
+
+namespace lockstep::kernels {
+
+std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec&, Profile) {
+  throw InputError("--device cuda: this program was built without CUDA; build the preset cuda-release, or use --device cpu");
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,36 @@
+#include "kernels/attention/attention_cpu.h"
+#include "kernels/compressor/compressor_cpu.h"
+#include "kernels/elementwise/elementwise_cpu.h"
+#include "kernels/expert_ffn/expert_ffn.h"
+#include "kernels/index_select/index_select_cpu.h"
+#include "kernels/kv_rows/kv_rows_cpu.h"
+#include "kernels/linear/linear.h"
+#include "kernels/router/router_cpu.h"
+#include "kernels/table/kernel_table.h"
+
+namespace lockstep::kernels {
+
+KernelTable MakeCpuTable(Isa isa, Profile profile) {
+  KernelTable table;
+  table.embed = CpuEmbed(isa);
+  table.rms_norm = CpuRmsNorm(isa);
+  table.rope = CpuRope(isa);
+  table.hc_mix = CpuHcMix(isa);
+  table.hc_collapse_norm = CpuHcCollapseNorm(isa);
+  table.hc_expand = CpuHcExpand(isa);
+  table.linear = CpuLinear(isa, profile);
+  table.pack_rows = CpuPackRows(isa);
+  table.unpack_rows = CpuUnpackRows(isa);
+  table.compress = CpuCompress(isa);
+  table.store_history = CpuStoreHistory(isa);
+  table.index_select = CpuIndexSelect(isa, profile);
+  table.attention = CpuAttention(isa, profile);
+  table.router = CpuRouter(isa);
+  table.expert_ffn = CpuExpertFfn(isa, profile);
+  table.combine = CpuCombine(isa);
+  table.engram_gate = CpuEngramGate(isa);
+  table.argmax = CpuArgmax(isa);
+  return table;
+}
+
+}  // namespace lockstep::kernels
