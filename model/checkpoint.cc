@@ -145,14 +145,14 @@ class ModelBinder {
   // The ids index experts, so a bad one must not get further than this.
   TensorView BindTokenExperts(const std::string& name) {
     const TensorView ids = tensors_.Typed(name, DType::kI64, {config_.vocab_size, config_.num_experts_per_tok});
-    for (std::int64_t i = 0; i < ids.elements(); ++i) {
-      const auto id = ids.At<std::int64_t>(i);
-      if (id >= 0 && id < config_.n_routed_experts) continue;
-      tensors_.Fail(ids, "token " + std::to_string(i / config_.num_experts_per_tok) + " has expert " +
-                             std::to_string(id) + ", expected 0 to " +
-                             std::to_string(config_.n_routed_experts - 1));
-    }
-    return ids;
+    const std::vector<std::int64_t> values = tensors_.Values<std::int64_t>(ids);
+    const int experts = config_.n_routed_experts;
+    const auto bad =
+        std::find_if(values.begin(), values.end(), [&](std::int64_t id) { return id < 0 || id >= experts; });
+    if (bad == values.end()) return ids;
+    const std::int64_t token = (bad - values.begin()) / config_.num_experts_per_tok;
+    tensors_.Fail(ids, "token " + std::to_string(token) + " has expert " + std::to_string(*bad) +
+                           ", expected 0 to " + std::to_string(experts - 1));
   }
 
   ExpertWeights BindExpert(const std::string& prefix) {

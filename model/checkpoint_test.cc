@@ -372,10 +372,10 @@ TEST(CheckpointBadFile, ScalesThatAreNotNumbers) {
   MakeWholeModelExl3(&files);
   ExpectEachRefused(
       files,
-      {{"fp8", SetByte("layers.2.attn.wkv.scale", 7, 255), {"'layers.2.attn.wkv.scale': a scale is NaN"}},
+      {{"fp8", SetByte("layers.2.attn.wkv.scale", 7, 255), {"'layers.2.attn.wkv.scale': element 7 is NaN"}},
        {"fp4",
         SetByte("layers.2.ffn.experts.3.w2.scale", 255, 255),
-        {"'layers.2.ffn.experts.3.w2.scale': a scale is NaN"}},
+        {"'layers.2.ffn.experts.3.w2.scale': element 255 is NaN"}},
        {"suh NaN",
         SetByte("layers.0.attn.wq_b.suh", 9, 0x7e),
         {"'layers.0.attn.wq_b.suh': element 4 is not finite"}},

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "model/error.h"
 #include "model/json_text.h"
@@ -35,10 +36,10 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
+  int Release() { return std::exchange(fd_, -1); }
   // False if the kernel reports a write error only now.
   bool Close() {
-    const int fd = fd_;
-    fd_ = -1;
+    const int fd = Release();
     return fd < 0 || ::close(fd) == 0;
   }
 
@@ -54,7 +55,7 @@ std::string_view TextOf(std::span<const std::byte> bytes) {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a FIFO must fail below, not wait for a writer.
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.ok()) throw InputError(path + ": cannot open: " + std::strerror(errno));
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw InputError(path + ": cannot stat: " + std::strerror(errno));
@@ -64,10 +65,26 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) throw InputError(path + ": cannot map: " + std::strerror(errno));
   bytes_ = {static_cast<const std::byte*>(data), size};
+  fd_ = fd.Release();
+  // ReadAt knows what it wants; this is only a hint, and the map keeps its own read-ahead.
+  (void)::posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);
 }
 
 MappedFile::~MappedFile() {
   if (bytes_.data() != nullptr) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MappedFile::ReadAt(std::size_t offset, std::span<std::byte> out) const {
+  LOCKSTEP_CHECK(offset <= bytes_.size() && out.size() <= bytes_.size() - offset);
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw InputError(path_ + ": cannot read: " + std::strerror(errno));
+    if (got == 0) throw InputError(path_ + ": the file has shrunk since it was opened");
+    offset += static_cast<std::size_t>(got);
+    out = out.subspan(static_cast<std::size_t>(got));
+  }
 }
 
 namespace {
@@ -224,6 +241,18 @@ SafetensorsSet SafetensorsSet::OpenDirectory(const std::string& dir) {
 const TensorView* SafetensorsSet::Find(std::string_view name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
+}
+
+std::vector<std::byte> SafetensorsSet::Read(const TensorView& tensor) const {
+  std::vector<std::byte> bytes(tensor.data.size());
+  for (const std::shared_ptr<MappedFile>& file : files_) {
+    const std::byte* begin = file->bytes().data();
+    if (tensor.data.data() < begin || tensor.data.data() >= begin + file->bytes().size()) continue;
+    file->ReadAt(static_cast<std::size_t>(tensor.data.data() - begin), bytes);
+    return bytes;
+  }
+  LOCKSTEP_CHECK(bytes.empty());
+  return bytes;
 }
 
 std::size_t SafetensorsSet::total_bytes() const {

@@ -28,8 +28,14 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  // Copies bytes [offset, offset + out.size()) by reading, not through the map: a page fault reads around
+  // itself, which for small pieces scattered over a large file costs many times the pieces. Throws InputError
+  // if the file has shrunk or cannot be read.
+  void ReadAt(std::size_t offset, std::span<std::byte> out) const;
+
  private:
   std::string path_;
+  int fd_ = -1;
   std::span<const std::byte> bytes_;
 };
 
@@ -48,6 +54,8 @@ class SafetensorsSet {
 
   // nullptr if there is no such tensor.
   const TensorView* Find(std::string_view name) const;
+  // The bytes of one of the tensors, by MappedFile::ReadAt.
+  std::vector<std::byte> Read(const TensorView& tensor) const;
   // All tensors, by name.
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   std::size_t total_bytes() const;

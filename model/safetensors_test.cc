@@ -258,6 +258,20 @@ TEST(SafetensorsDirectory, ViewsOutliveMovesOfTheSet) {
   EXPECT_EQ(view.At<std::uint8_t>(0), 1);
 }
 
+TEST(SafetensorsDirectory, ReadsATensorWithoutTheMap) {
+  const TestDirectory dir;
+  dir.Put("a.safetensors", OneByteTensors({"a0", "a1"}));
+  dir.Put("b.safetensors", OneByteTensors({"b0", "b1", "b2"}));
+  const SafetensorsSet set = SafetensorsSet::OpenDirectory(dir.path());
+  for (const auto& [name, tensor] : set.tensors()) {
+    const std::vector<std::byte> bytes = set.Read(tensor);
+    ASSERT_EQ(bytes.size(), 1u);
+    EXPECT_EQ(std::to_integer<int>(bytes[0]), name[1] - '0') << name;
+  }
+  fs::resize_file(dir.File("b.safetensors"), 10);
+  ExpectInputError([&] { set.Read(*set.Find("b2")); }, {dir.File("b.safetensors"), "has shrunk"});
+}
+
 void ExpectDirectoryRefused(const std::string& path, std::initializer_list<std::string_view> parts) {
   ExpectInputError([&] { SafetensorsSet::OpenDirectory(path); }, {path});
   ExpectInputError([&] { SafetensorsSet::OpenDirectory(path); }, parts);

@@ -1,6 +1,6 @@
 #include "model/tensor_binder.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "model/error.h"
 #include "model/json_text.h"
@@ -25,13 +25,7 @@ bool IsBitRate(std::int64_t bits_x2) {
   return (bits_x2 % 2 == 0 && bits_x2 >= 2 && bits_x2 <= 16) || bits_x2 == 3 || bits_x2 == 5 || bits_x2 == 7;
 }
 
-// Index of the first infinity or NaN of an F16 tensor, or -1.
-std::int64_t FirstNonFinite(const TensorView& tensor) {
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    if ((tensor.At<std::uint16_t>(i) & 0x7c00u) == 0x7c00u) return i;
-  }
-  return -1;
-}
+bool IsFiniteF16(std::uint16_t bits) { return (bits & 0x7c00u) != 0x7c00u; }
 
 }  // namespace
 
@@ -104,7 +98,9 @@ LinearWeight TensorBinder::Linear(const std::string& name, std::int64_t out_feat
 TensorView TensorBinder::TakeBlockScale(const LinearWeight& linear, const Shape& shape) {
   const std::string other = linear.name + ".weight_scale_inv";
   const TensorView scale = Typed(Has(other) ? other : linear.name + ".scale", DType::kF8E8M0, shape);
-  if (std::memchr(scale.data.data(), kE8M0Nan, scale.data.size()) != nullptr) Fail(scale, "a scale is NaN");
+  const std::vector<std::uint8_t> codes = Values<std::uint8_t>(scale);
+  const auto nan = std::find(codes.begin(), codes.end(), kE8M0Nan);
+  if (nan != codes.end()) Fail(scale, "element " + std::to_string(nan - codes.begin()) + " is NaN");
   return scale;
 }
 
@@ -131,9 +127,9 @@ TensorView TensorBinder::TakeExl3Scale(const std::string& name, const std::strin
                                        std::int64_t size) {
   if (!Has(name) && Has(signs_name)) return Typed(signs_name, DType::kI16, {size / 16});
   const TensorView scale = Typed(name, DType::kF16, {size});
-  if (const std::int64_t i = FirstNonFinite(scale); i >= 0) {
-    Fail(scale, "element " + std::to_string(i) + " is not finite");
-  }
+  const std::vector<std::uint16_t> values = Values<std::uint16_t>(scale);
+  const auto bad = std::find_if_not(values.begin(), values.end(), IsFiniteF16);
+  if (bad != values.end()) Fail(scale, "element " + std::to_string(bad - values.begin()) + " is not finite");
   return scale;
 }
 

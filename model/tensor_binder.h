@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -32,6 +33,15 @@ class TensorBinder {
 
   // A matrix in any of the forms of LinearWeight, scales checked to be numbers.
   LinearWeight Linear(const std::string& name, std::int64_t out_features, std::int64_t in_features);
+
+  // The values of a bound tensor, read in one piece.
+  template <typename T>
+  std::vector<T> Values(const TensorView& tensor) const {
+    const std::vector<std::byte> bytes = files_.Read(tensor);
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+    return values;
+  }
 
   // The names of all tensors that nothing above has returned.
   std::vector<std::string> Unused() const;
