@@ -12,17 +12,19 @@ constexpr std::int64_t kLogitRows = 16;  // logits computed together
 
 }  // namespace
 
-FastEngine::FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options)
+FastEngine::FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options,
+                       const BackendFactory& make_backend)
     : checkpoint_(std::move(checkpoint)), options_(options) {
   const ModelConfig& c = checkpoint_->config;
   if (options_.numerics.stale_index_keys) {
     throw InputError("--stale-index-keys exists in the reference only: use --engine reference");
   }
   if (options_.max_context == 0) options_.max_context = c.max_position_embeddings;
-  backend_ = kernels::MakeBackend(options_.device, options_.numerics.profile);
+  backend_ = make_backend(options_.device, options_.numerics.profile);
   device_of_ = MapLayers(c, backend_->device_count());
   model_ = std::make_unique<DeviceModel>(LoadDeviceModel(*backend_, *checkpoint_, options_.numerics, device_of_));
-  kv_ = std::make_unique<KvFactory>(*backend_, c, options_.numerics, device_of_, options_.page_shift, options_.max_context, options_.page_memory);
+  kv_ = std::make_unique<KvFactory>(*backend_, c, options_.numerics, device_of_, options_.page_shift, options_.max_context,
+                                    options_.page_memory, options_.poison);
   experts_ = std::make_unique<ExpertStore>(*backend_, *checkpoint_, device_of_, options_, options_.page_memory);
   const Resources resources{*backend_, *checkpoint_, options_, device_of_, *model_, *experts_, *kv_, stats_};
   const std::int64_t stash_rows = options_.exact_tail ? kv_->sizes().stash_rows : 0;
@@ -32,6 +34,12 @@ FastEngine::FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const Engin
 FastEngine::~FastEngine() = default;
 
 std::unique_ptr<Session> FastEngine::NewSession() { return std::make_unique<FastSession>(*this, kv_->Make()); }
+
+bool FastEngine::Fits(std::span<Segment> segments) const {
+  std::int64_t new_rows = 0;
+  for (const Segment& segment : segments) new_rows += static_cast<std::int64_t>(segment.ids.size());
+  return new_rows <= step_rows() && PlanSegments(config(), forward_->tail_rule(), segments) <= forward_->max_rows();
+}
 
 bool FastEngine::RunStep(std::span<Segment> segments, const std::function<bool()>& cancelled) { return forward_->Run(segments, cancelled); }
 

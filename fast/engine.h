@@ -18,18 +18,24 @@ namespace lockstep::fast {
 
 class FastSession;
 
+// Makes the devices of an engine; tests put backends of their own here.
+using BackendFactory = std::function<std::unique_ptr<kernels::Backend>(const kernels::DeviceSpec&, Profile)>;
+
 // Owns devices, weights, experts and the forward pass. One thread at a time may run steps.
 class FastEngine : public Engine {
  public:
-  FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options);
+  FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options,
+             const BackendFactory& make_backend = &kernels::MakeBackend);
   ~FastEngine() override;
 
   const ModelConfig& config() const override { return checkpoint_->config; }
   std::unique_ptr<Session> NewSession() override;
 
-  // Rows that one step can hold beside what the tail stash restores.
+  // New tokens that one step can hold.
   std::int64_t step_rows() const { return options_.chunk_rows; }
-  // Runs one step over segments of distinct sessions, at most step_rows() new tokens together. See Forward::Run.
+  // Whether a step of these segments fits: their new tokens, and what those that end a prompt restore from the tail stash.
+  bool Fits(std::span<Segment> segments) const;
+  // Runs one step over segments of distinct sessions that fit. See Forward::Run.
   bool RunStep(std::span<Segment> segments, const std::function<bool()>& cancelled);
 
   ExpertStore& experts() { return *experts_; }

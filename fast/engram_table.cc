@@ -1,6 +1,6 @@
 #include "fast/engram_table.h"
 
-#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 
@@ -12,29 +12,32 @@ namespace lockstep::fast {
 namespace {
 
 constexpr std::int64_t kScaleBlock = 32;
+constexpr int kMaxNgram = 16, kMaxColumns = 256;
 
 }  // namespace
 
 EngramTable::EngramTable(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
   const EngramConfig& engram = checkpoint.config.engram;
   if (engram.layer_ids.empty()) return;
+  if (engram.max_ngram_size > kMaxNgram || engram.columns() > kMaxColumns) {
+    throw InputError(checkpoint.dir + "/config.json: engram_max_ngram_size above 16 or more than 256 table columns are not supported");
+  }
   token_map_ = LoadEngramTokenMap(checkpoint.dir, checkpoint.config);
   pad_ = token_map_[static_cast<std::size_t>(engram.pad_id)];
   for (int i = 0; i < static_cast<int>(engram.layer_ids.size()); ++i) hashes_.push_back(MakeEngramHash(engram, i));
 }
 
-void EngramTable::Gather(int index, std::span<const std::int32_t> ids, std::int64_t position, std::uint16_t* out) const {
+void EngramTable::Gather(int index, std::span<const std::int32_t> recent, std::uint16_t* out) const {
   const EngramConfig& engram = checkpoint_.config.engram;
   const int layer = engram.layer_ids[static_cast<std::size_t>(index)];
   const EngramWeights& weights = *checkpoint_.weights.layers[static_cast<std::size_t>(layer)].engram;
-  std::vector<std::int32_t> recent;
-  for (std::int64_t p = position; p >= 0 && p > position - engram.max_ngram_size; --p) {
-    recent.push_back(token_map_[static_cast<std::size_t>(ids[static_cast<std::size_t>(p)])]);
-  }
-  std::vector<std::int32_t> shifted(static_cast<std::size_t>(engram.max_ngram_size));
-  EngramShift(recent, pad_, shifted);
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(engram.columns()));
-  lockstep::EngramRows(hashes_[static_cast<std::size_t>(index)], shifted, rows);
+  std::array<std::int32_t, kMaxNgram> compressed, shifted;
+  std::array<std::int64_t, kMaxColumns> row_numbers;
+  for (std::size_t i = 0; i < recent.size(); ++i) compressed[i] = token_map_[static_cast<std::size_t>(recent[i])];
+  const std::span ids(shifted.data(), static_cast<std::size_t>(engram.max_ngram_size));
+  EngramShift(std::span(compressed).first(recent.size()), pad_, ids);
+  const std::span rows(row_numbers.data(), static_cast<std::size_t>(engram.columns()));
+  lockstep::EngramRows(hashes_[static_cast<std::size_t>(index)], ids, rows);
   const std::int64_t dim = engram.head_dim, scales = (dim + kScaleBlock - 1) / kScaleBlock;
   for (std::int64_t row : rows) {
     for (std::int64_t d = 0; d < dim; ++d) {

@@ -15,9 +15,9 @@ class EngramTable {
   // Throws InputError when the token map cannot be had.
   explicit EngramTable(const Checkpoint& checkpoint);
 
-  // The rows of Engram layer `index` for the token at `position` of a sequence with those ids, widened to bf16 [columns * head_dim].
-  // Throws InputError naming the table row when a value is not finite.
-  void Gather(int index, std::span<const std::int32_t> ids, std::int64_t position, std::uint16_t* out) const;
+  // The rows of Engram layer `index` for a token, widened to bf16 [columns * head_dim]. `recent`: its id and those of the tokens before it,
+  // newest first, max_ngram_size of them or fewer at the start. Throws InputError naming the table row when a value is not finite.
+  void Gather(int index, std::span<const std::int32_t> recent, std::uint16_t* out) const;
 
  private:
   const Checkpoint& checkpoint_;

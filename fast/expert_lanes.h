@@ -15,12 +15,35 @@ namespace lockstep::fast {
 struct ExpertBatch {
   int layer = 0;
   std::vector<std::int64_t> count_X, begin_X;
-  kernels::ExpertFfnArgs args;  // everything but the jobs; device memory
-  std::int64_t tokens = 0;      // rows of args.x
+  kernels::ExpertFfnArgs args;           // everything but the jobs; device memory
   std::vector<std::int32_t> pair_token;  // host copies, for the CPU lane
   std::vector<float> pair_weight;
 };
 
-void RunExpertLanes(kernels::Backend& backend, kernels::Device& device, ExpertStore& store, const EngineOptions& options, const ExpertBatch& batch);
+class ExpertLanes {
+ public:
+  ExpertLanes(kernels::Backend& backend, ExpertStore& store, const EngineOptions& options) : backend_(backend), store_(store), options_(options) {}
+
+  // Computes every pair of the batch into batch.args.y. Experts without a pair are not touched (zero_hit_skipping) or copied unused.
+  void Run(kernels::Device& device, const ExpertBatch& batch);
+
+ private:
+  kernels::ExpertJob JobFor(const ExpertBatch& batch, const ExpertUse& use, const std::byte* blob) const;
+  void RunResident(kernels::Device& device, const ExpertBatch& batch);
+  void RunStreamed(kernels::Device& device, const ExpertBatch& batch);
+  void RunOnCpu(kernels::Device& device, const ExpertBatch& batch);
+  void GatherForCpu(kernels::Device& device, const ExpertBatch& batch);
+  void ScatterFromCpu(kernels::Device& device, const ExpertBatch& batch);
+  void AccountForUnused(kernels::Device& device, const ExpertBatch& batch);
+
+  kernels::Backend& backend_;
+  ExpertStore& store_;
+  const EngineOptions& options_;
+  // Of the running batch; kept, so that steady state allocates nothing.
+  std::vector<ExpertUse> uses_;
+  std::vector<kernels::ExpertJob> jobs_;
+  std::vector<float> cpu_weight_;
+  std::vector<std::uint16_t> cpu_x_, cpu_y_;
+};
 
 }  // namespace lockstep::fast

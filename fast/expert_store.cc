@@ -76,11 +76,11 @@ bool ExpertStore::WantResident(int layer, int expert, std::size_t room) const {
   return false;
 }
 
-std::vector<ExpertUse> ExpertStore::Plan(int layer, std::span<const std::int64_t> rows_X) const {
+void ExpertStore::Plan(int layer, std::span<const std::int64_t> rows_X, std::vector<ExpertUse>* uses) const {
   // A streamed expert costs one copy whatever its rows, the CPU lane costs per row: few rows go to the CPU. The crossover is refined
   // by measured rates where there is a real link; on CPU devices the two lanes run at the same speed.
   constexpr std::int64_t kCpuLaneRows = 4;
-  std::vector<ExpertUse> uses;
+  uses->clear();
   for (std::size_t e = 0; e < rows_X.size(); ++e) {
     if (rows_X[e] == 0) continue;
     ExpertUse use{static_cast<int>(e), rows_X[e], Lane::kResident};
@@ -88,9 +88,8 @@ std::vector<ExpertUse> ExpertStore::Plan(int layer, std::span<const std::int64_t
       const bool cpu = options_.cpu_lane == CpuLane::kAll || (options_.cpu_lane == CpuLane::kAuto && use.rows <= kCpuLaneRows);
       use.lane = cpu ? Lane::kCpu : Lane::kStreamed;
     }
-    uses.push_back(use);
+    uses->push_back(use);
   }
-  return uses;
 }
 
 const std::byte* ExpertStore::blob(int layer, int expert) const {

@@ -34,8 +34,8 @@ class ExpertStore {
   ExpertStore(const ExpertStore&) = delete;
   ExpertStore& operator=(const ExpertStore&) = delete;
 
-  // Chooses a lane for each expert with rows > 0; the others do not appear. rows_X[expert] counts pairs.
-  std::vector<ExpertUse> Plan(int layer, std::span<const std::int64_t> rows_X) const;
+  // Chooses a lane for each expert with rows > 0; the others do not appear in `uses`. rows_X[expert] counts pairs.
+  void Plan(int layer, std::span<const std::int64_t> rows_X, std::vector<ExpertUse>* uses) const;
 
   const kernels::ExpertSpec& spec(int layer, int expert) const { return at(layer, expert).spec; }
   bool resident(int layer, int expert) const { return at(layer, expert).device_blob != nullptr; }

@@ -20,7 +20,8 @@ Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_
       rule_(config_, r_.options.exact_tail),
       max_rows_(max_rows),
       logit_rows_(logit_rows),
-      engram_(r_.checkpoint) {
+      engram_(r_.checkpoint),
+      lanes_(r_.backend, r_.experts, r_.options) {
   const std::int64_t context = r_.options.max_context > 0 ? r_.options.max_context : config_.max_position_embeddings;
   for (int d = 0; d < r_.backend.device_count(); ++d) {
     kernels::Device& on = r_.backend.device(d);
@@ -50,29 +51,28 @@ bool Forward::Run(std::span<Segment> segments, const std::function<bool()>& canc
 bool Forward::RunLayers(std::span<Segment> segments, const std::function<bool()>& cancelled) {
   Begin(segments);
   const int decoder = rule_.first_decoder_layer();
-  const Ranges new_rows = NewRows(segments);
   for (int l = 0; l < decoder; ++l) {
     if (cancelled()) return false;
-    RunLayer(l, segments, new_rows, new_rows, /*compress=*/true);
+    RunLayer(l, segments, new_rows_, new_rows_, /*compress=*/true);
   }
   if (decoder < config_.num_layers) {
     // Every token leaves its compressed KV and index key at the last kv source; the rest of the decoder half runs where it is needed.
     if (cancelled()) return false;
-    MoveToDeviceOf(decoder, new_rows);
+    MoveToDeviceOf(decoder, new_rows_);
     const DeviceLayer& w = r_.model.layers[static_cast<std::size_t>(decoder)];
-    if (w.engram) EngramReadOut(decoder, segments, new_rows);
-    EnterSite(decoder, w.hc_attn, w.attn_norm.data(), new_rows);
+    if (w.engram) EngramReadOut(decoder, segments, new_rows_);
+    EnterSite(w.hc_attn, w.attn_norm.data(), new_rows_);
     for (Segment& s : segments) AppendCompressed(decoder, s);
     for (Segment& s : segments) s.run_decoder ? RestoreStash(s) : StoreStash(s);
   }
   for (int l = decoder; l < config_.num_layers; ++l) {
     if (cancelled()) return false;
-    const auto rows_from = [&](auto position) {
-      return RowsFrom(segments, [&](const Segment& s) { return s.run_decoder ? std::max(s.first_position, position(s)) : s.end(); });
+    const auto rows_from = [&](auto position, Ranges* ranges) {
+      RowsFrom(segments, [&](const Segment& s) { return s.run_decoder ? std::max(s.first_position, position(s)) : s.end(); }, ranges);
     };
-    const Ranges kv_rows = rows_from([&](const Segment& s) { return rule_.KvBegin(l, s.prompt_end, s.last_rows); });
-    const Ranges out_rows = rows_from([&](const Segment& s) { return rule_.OutBegin(l, s.prompt_end, s.last_rows); });
-    if (!kv_rows.empty()) RunLayer(l, segments, kv_rows, out_rows, /*compress=*/l != decoder);
+    rows_from([&](const Segment& s) { return rule_.KvBegin(l, s.prompt_end, s.last_rows); }, &kv_rows_);
+    rows_from([&](const Segment& s) { return rule_.OutBegin(l, s.prompt_end, s.last_rows); }, &out_rows_);
+    if (!kv_rows_.empty()) RunLayer(l, segments, kv_rows_, out_rows_, /*compress=*/l != decoder);
   }
   Head(segments);
   CheckFlags();
@@ -83,7 +83,7 @@ void Forward::Begin(std::span<Segment> segments) {
   const std::int64_t rows = PlanSegments(config_, rule_, segments);
   LOCKSTEP_CHECK(rows <= max_rows_);
   positions_.assign(static_cast<std::size_t>(rows), 0);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(rows), 0);
+  host_.ids.assign(static_cast<std::size_t>(rows), 0);
   std::int64_t end = 0;
   for (Segment& s : segments) {
     s.state->Reserve(s.end());
@@ -91,46 +91,44 @@ void Forward::Begin(std::span<Segment> segments) {
     for (std::int64_t p = s.first_position; p < s.end(); ++p) {
       const auto row = static_cast<std::size_t>(s.RowOf(p));
       positions_[row] = p;
-      ids[row] = p < s.begin() ? s.state->ids[static_cast<std::size_t>(p)] : s.ids[static_cast<std::size_t>(p - s.begin())];
+      host_.ids[row] = p < s.begin() ? s.state->ids[static_cast<std::size_t>(p)] : s.ids[static_cast<std::size_t>(p - s.begin())];
     }
   }
   for (int d = r_.backend.device_count() - 1; d >= 0; --d) {
     device_index_ = d;
     rope_[static_cast<std::size_t>(d)]->Ensure(end);
-    Upload(ws().ids, 0, ids);
+    Upload(ws().ids, 0, host_.ids);
     Upload(ws().positions, 0, positions_);
-    Upload(ws().overflow, 0, std::vector<std::int32_t>(ws().overflow.size(), 0));
+    host_.overflow.assign(ws().overflow.size(), 0);
+    Upload(ws().overflow, 0, host_.overflow);
   }
   device_index_ = r_.device_of.front();
 
   const std::int64_t width = std::int64_t{config_.hc_mult} * config_.hidden_size;
-  std::vector<float> first_stream(static_cast<std::size_t>(rows * config_.hc_mult), 0.0f);
-  for (std::int64_t i = 0; i < rows; ++i) first_stream[static_cast<std::size_t>(i * config_.hc_mult)] = 1.0f;
-  Upload(ws().pre_TS, 0, first_stream);
-  for (const RowRange& range : NewRows(segments)) {
+  host_.first_stream.assign(static_cast<std::size_t>(rows * config_.hc_mult), 0.0f);
+  for (std::int64_t i = 0; i < rows; ++i) host_.first_stream[static_cast<std::size_t>(i * config_.hc_mult)] = 1.0f;
+  Upload(ws().pre_TS, 0, host_.first_stream);
+  RowsFrom(segments, [](const Segment& s) { return s.begin(); }, &new_rows_);
+  for (const RowRange& range : new_rows_) {
     kernels().embed(stream(), {ws().ids.data() + range.begin, range.rows(), r_.model.embed.data(), config_.hc_mult, config_.hidden_size,
                                ws().stream_TSE.data() + range.begin * width});
   }
-  TraceRows(step::kEmbed, -1, ws().stream_TSE.data(), width, NewRows(segments));
-}
-
-Forward::Ranges Forward::NewRows(std::span<Segment> segments) const {
-  return RowsFrom(segments, [](const Segment& s) { return s.begin(); });
+  TraceRows(step::kEmbed, -1, ws().stream_TSE.data(), width, new_rows_);
 }
 
 // Rows of every segment from a position on, neighbours merged.
-Forward::Ranges Forward::RowsFrom(std::span<Segment> segments, const std::function<std::int64_t(const Segment&)>& begin) const {
-  Ranges ranges;
+template <typename FirstPosition>
+void Forward::RowsFrom(std::span<Segment> segments, FirstPosition begin, Ranges* ranges) {
+  ranges->clear();
   for (const Segment& s : segments) {
     const RowRange range{s.RowOf(std::min(begin(s), s.end())), s.RowOf(s.end())};
     if (range.rows() == 0) continue;
-    if (!ranges.empty() && ranges.back().end == range.begin) {
-      ranges.back().end = range.end;
+    if (!ranges->empty() && ranges->back().end == range.begin) {
+      ranges->back().end = range.end;
     } else {
-      ranges.push_back(range);
+      ranges->push_back(range);
     }
   }
-  return ranges;
 }
 
 // Streams and deferred coefficients follow the layers from device to device.
@@ -142,12 +140,12 @@ void Forward::MoveToDeviceOf(int layer, const Ranges& rows) {
   kernels::Device& target = r_.backend.device(to);
   Workspace& target_ws = *workspaces_[static_cast<std::size_t>(to)];
   for (const RowRange& range : rows) {
-    const auto stream_rows = Download(ws().stream_TSE.data() + range.begin * width, range.rows() * width);
-    const auto pre_rows = Download(ws().pre_TS.data() + range.begin * streams, range.rows() * streams);
+    Download(ws().stream_TSE.data() + range.begin * width, range.rows() * width, &host_.stream_rows);
+    Download(ws().pre_TS.data() + range.begin * streams, range.rows() * streams, &host_.pre_rows);
     target.CopyIn(target.compute(), reinterpret_cast<std::byte*>(target_ws.stream_TSE.data() + range.begin * width),
-                  reinterpret_cast<const std::byte*>(stream_rows.data()), stream_rows.size() * sizeof(std::uint16_t));
+                  reinterpret_cast<const std::byte*>(host_.stream_rows.data()), host_.stream_rows.size() * sizeof(std::uint16_t));
     target.CopyIn(target.compute(), reinterpret_cast<std::byte*>(target_ws.pre_TS.data() + range.begin * streams),
-                  reinterpret_cast<const std::byte*>(pre_rows.data()), pre_rows.size() * sizeof(float));
+                  reinterpret_cast<const std::byte*>(host_.pre_rows.data()), host_.pre_rows.size() * sizeof(float));
     target.Synchronize(target.compute());
   }
   device_index_ = to;
@@ -161,7 +159,7 @@ void Forward::RunLayer(int layer, std::span<Segment> segments, const Ranges& kv_
   const bool front_done = !compress && config_.IsKvSource(layer);
   if (w.engram && !front_done) EngramReadOut(layer, segments, kv_rows);
 
-  EnterSite(layer, w.hc_attn, w.attn_norm.data(), kv_rows);
+  EnterSite(w.hc_attn, w.attn_norm.data(), kv_rows);
   TraceCoefficients(step::kHcAttn, layer, out_rows);
   TraceRows(step::kAttnIn, layer, ws().x_TE.data(), config_.hidden_size, kv_rows);
   AppendWindow(layer, segments, kv_rows);
@@ -179,7 +177,7 @@ void Forward::RunLayer(int layer, std::span<Segment> segments, const Ranges& kv_
   LeaveSite(out_rows);
   TraceRows(step::kAttnStream, layer, ws().stream_TSE.data(), std::int64_t{config_.hc_mult} * config_.hidden_size, out_rows);
 
-  EnterSite(layer, w.hc_ffn, w.ffn_norm.data(), out_rows);
+  EnterSite(w.hc_ffn, w.ffn_norm.data(), out_rows);
   TraceCoefficients(step::kHcFfn, layer, out_rows);
   TraceRows(step::kFfnIn, layer, ws().x_TE.data(), config_.hidden_size, out_rows);
   FeedForward(layer, out_rows);
@@ -194,13 +192,16 @@ void Forward::EngramReadOut(int layer, std::span<Segment> segments, const Ranges
   const DeviceEngram& w = *r_.model.layers[static_cast<std::size_t>(layer)].engram;
   const std::int64_t in = std::int64_t{config_.engram.columns()} * config_.engram.head_dim;
   const std::int64_t out = std::int64_t{config_.hc_mult + 1} * config_.hidden_size, width = std::int64_t{config_.hc_mult} * config_.hidden_size;
-  std::vector<std::uint16_t> table_rows(static_cast<std::size_t>(in));
+  host_.table_rows.resize(static_cast<std::size_t>(in));
   for (Segment& s : segments) {
-    std::vector<std::int32_t> ids(s.state->ids.begin(), s.state->ids.begin() + s.begin());
-    ids.insert(ids.end(), s.ids.begin(), s.ids.end());
+    const auto id_at = [&s](std::int64_t p) {
+      return p < s.begin() ? s.state->ids[static_cast<std::size_t>(p)] : s.ids[static_cast<std::size_t>(p - s.begin())];
+    };
     for (std::int64_t p = s.begin(); p < s.end(); ++p) {
-      engram_.Gather(index, ids, p, table_rows.data());
-      Upload(ws().engram_rows, s.RowOf(p) * in, table_rows);
+      host_.recent_ids.clear();
+      for (std::int64_t q = p; q >= 0 && q > p - config_.engram.max_ngram_size; --q) host_.recent_ids.push_back(id_at(q));
+      engram_.Gather(index, host_.recent_ids, host_.table_rows.data());
+      Upload(ws().engram_rows, s.RowOf(p) * in, host_.table_rows);
     }
   }
   for (const RowRange& range : rows) {
@@ -212,7 +213,7 @@ void Forward::EngramReadOut(int layer, std::span<Segment> segments, const Ranges
 }
 
 // Mix, collapse (V4.1: with the coefficients of the site before) and norm: streams to x.
-void Forward::EnterSite(int, const DeviceHc& site, const float* norm, const Ranges& rows) {
+void Forward::EnterSite(const DeviceHc& site, const float* norm, const Ranges& rows) {
   const std::int64_t streams = config_.hc_mult, width = streams * config_.hidden_size;
   for (const RowRange& range : rows) {
     const std::uint16_t* stream_rows = ws().stream_TSE.data() + range.begin * width;
@@ -322,9 +323,9 @@ void Forward::AppendCompressed(int layer, Segment& segment) {
   LayerKv& kv = segment.state->layer(layer);
   const int ratio = config_.ratio(layer);
   const std::int64_t first = segment.begin() / ratio, entries = segment.end() / ratio - first;
-  std::vector<std::int64_t> entry_positions;
-  for (std::int64_t j = first; j < first + entries; ++j) entry_positions.push_back(j * ratio);
-  Upload(ws().entry_positions, 0, entry_positions);
+  host_.entry_positions.clear();
+  for (std::int64_t j = first; j < first + entries; ++j) host_.entry_positions.push_back(j * ratio);
+  Upload(ws().entry_positions, 0, host_.entry_positions);
 
   if (w.index_compressor) {
     PoolGroups(layer, *w.index_compressor, config_.index_head_dim, kv.index_history.get(), segment);
@@ -380,14 +381,14 @@ void Forward::AppendIndexKeys(int layer, Segment& segment, std::int64_t first_en
 void Forward::DescribeRows(int layer, std::span<Segment> segments) {
   const RowFormat& format = r_.kv.formats().window;
   const int source = config_.KvSourceOf(layer);
-  std::vector<AttentionRow> attention_rows(positions_.size());
-  std::vector<IndexRow> index_rows(positions_.size());
+  host_.attention_rows.assign(positions_.size(), {});
+  host_.index_rows.assign(positions_.size(), {});
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& s = segments[i];
     const LayerKv& kv = s.state->layer(layer);
     for (std::int64_t p = s.first_position; p < s.end(); ++p) {
       const auto row = static_cast<std::size_t>(s.RowOf(p));
-      AttentionRow& a = attention_rows[row];
+      AttentionRow& a = host_.attention_rows[row];
       a.window = {kv.window->current(), kv.window->slots(), ws().window_rows.data() + s.RowOf(kv_begin_[i]) * format.row_bytes(), kv_begin_[i],
                   format.row_bytes()};
       a.position = p;
@@ -395,11 +396,11 @@ void Forward::DescribeRows(int layer, std::span<Segment> segments) {
       const LayerKv& source_kv = s.state->layer(source);
       a.compressed = source_kv.compressed->View();
       a.visible = (p + 1) / config_.ratio(layer);
-      if (source_kv.index_keys) index_rows[row] = {source_kv.index_keys->View(), a.visible};
+      if (source_kv.index_keys) host_.index_rows[row] = {source_kv.index_keys->View(), a.visible};
     }
   }
-  Upload(ws().attention_rows, 0, attention_rows);
-  if (config_.IsIndexSource(layer)) Upload(ws().index_rows, 0, index_rows);
+  Upload(ws().attention_rows, 0, host_.attention_rows);
+  if (config_.IsIndexSource(layer)) Upload(ws().index_rows, 0, host_.index_rows);
 }
 
 void Forward::AttendTile(int layer, RowRange tile) {
@@ -475,14 +476,15 @@ void Forward::SelectEntries(int layer, RowRange tile) {
     args.candidate_count_in = source ? nullptr : counts;
   }
   kernels().index_select(stream(), args);
-  const std::vector<std::int32_t> counts = Download(args.count_T, rows);
+  Download(args.count_T, rows, &host_.counts);
   for (std::int64_t t = 0; t < rows; ++t) {
-    if (counts[static_cast<std::size_t>(t)] < 0) {
+    if (host_.counts[static_cast<std::size_t>(t)] < 0) {
       throw InputError("index scores of layer " + std::to_string(layer) + ", position " +
                        std::to_string(positions_[static_cast<std::size_t>(tile.begin + t)]) + ": a score is NaN");
     }
     if (!r_.options.trace) continue;
-    const std::vector<std::int32_t> chosen = Download(args.selected_TK + t * config_.index_topk, counts[static_cast<std::size_t>(t)]);
+    std::vector<std::int32_t> chosen;
+    Download(args.selected_TK + t * config_.index_topk, host_.counts[static_cast<std::size_t>(t)], &chosen);
     r_.options.trace->OnStep(step::kSelected, layer, positions_[static_cast<std::size_t>(tile.begin + t)],
                              std::vector<float>(chosen.begin(), chosen.end()));
   }
@@ -496,7 +498,10 @@ void Forward::StoreWindows(int layer, std::span<Segment> segments) {
     const std::int64_t rows = s.end() - kv_begin_[i];
     if (rows == 0) continue;
     DoubleRing& ring = *s.state->layer(layer).window;
-    std::byte* target = ring.BeginWrite(rows, r_.kv.sizes().window_in_place);
+    // Where the decoder half lags behind, what it has not seen yet comes back from the stash after a cancellation: only the rows before
+    // that must survive.
+    const std::int64_t survive = layer < rule_.first_decoder_layer() ? s.begin() : s.state->decoder_position;
+    std::byte* target = ring.BeginWrite(s.end() - survive, r_.kv.sizes().window_in_place);
     for (std::int64_t p = std::max(kv_begin_[i], s.end() - ring.slots()); p < s.end();) {
       const std::int64_t slot = p % ring.slots(), run = std::min(s.end() - p, ring.slots() - slot);
       device().CopyWithin(stream(), target + slot * row_bytes, ws().window_rows.data() + s.RowOf(p) * row_bytes,
@@ -578,63 +583,53 @@ void Forward::FeedForward(int layer, const Ranges& rows) {
 // The routed experts of a layer: counts, plan, then each lane. Experts without a pick are not touched.
 void Forward::RunExperts(int layer, const Ranges& rows) {
   const int top_k = config_.num_experts_per_tok;
-  const std::int64_t hidden = config_.hidden_size;
   const std::int64_t all_rows = static_cast<std::int64_t>(positions_.size());
-  const std::vector<std::int32_t> experts_TK = Download(ws().experts_TK.data(), all_rows * top_k);
-  const std::vector<float> weights_TK = Download(ws().weights_TK.data(), all_rows * top_k);
+  Download(ws().experts_TK.data(), all_rows * top_k, &host_.experts_TK);
+  Download(ws().weights_TK.data(), all_rows * top_k, &host_.weights_TK);
+  GroupPairs(layer, rows);
+  Upload(ws().pair_token, 0, batch_.pair_token);
+  Upload(ws().pair_weight, 0, batch_.pair_weight);
+  Upload(ws().pair_of_TK, 0, host_.pair_of_TK);
+  TraceRouting(layer, rows);
 
-  // Pairs in order of expert, then of row.
-  std::vector<std::int64_t> count_X(static_cast<std::size_t>(config_.n_routed_experts), 0);
+  batch_.layer = layer;
+  batch_.args.x = ws().x_TE.data();
+  batch_.args.token = ws().pair_token.data();
+  batch_.args.weight = ws().pair_weight.data();
+  batch_.args.limit = static_cast<float>(config_.swiglu_limit);
+  batch_.args.hidden = config_.hidden_size;
+  batch_.args.y = ws().pair_out.data();
+  batch_.args.overflow = ws().overflow.data() + layer;
+  lanes_.Run(device(), batch_);
+}
+
+// Pairs in order of expert, then of row: counts and begins of every expert, and for each token where its pairs are.
+void Forward::GroupPairs(int layer, const Ranges& rows) {
+  const int top_k = config_.num_experts_per_tok;
+  batch_.count_X.assign(static_cast<std::size_t>(config_.n_routed_experts), 0);
   for (const RowRange& range : rows) {
     for (std::int64_t i = range.begin * top_k; i < range.end * top_k; ++i) {
-      const std::int32_t expert = experts_TK[static_cast<std::size_t>(i)];
+      const std::int32_t expert = host_.experts_TK[static_cast<std::size_t>(i)];
       if (expert < 0) throw InputError("router of layer " + std::to_string(layer) + ": a score is NaN");
-      ++count_X[static_cast<std::size_t>(expert)];
+      ++batch_.count_X[static_cast<std::size_t>(expert)];
     }
   }
-  std::vector<std::int64_t> begin_X(count_X.size(), 0);
-  for (std::size_t e = 1; e < count_X.size(); ++e) begin_X[e] = begin_X[e - 1] + count_X[e - 1];
-  const auto pairs = static_cast<std::size_t>(begin_X.back() + count_X.back());
-  std::vector<std::int32_t> pair_token(pairs), pair_of(static_cast<std::size_t>(all_rows * top_k), 0);
-  std::vector<float> pair_weight(pairs);
-  std::vector<std::int64_t> next_X = begin_X;
+  batch_.begin_X.assign(batch_.count_X.size(), 0);
+  for (std::size_t e = 1; e < batch_.count_X.size(); ++e) batch_.begin_X[e] = batch_.begin_X[e - 1] + batch_.count_X[e - 1];
+  const auto pairs = static_cast<std::size_t>(batch_.begin_X.back() + batch_.count_X.back());
+  batch_.pair_token.resize(pairs);
+  batch_.pair_weight.resize(pairs);
+  host_.pair_of_TK.assign(host_.experts_TK.size(), 0);
+  host_.next_X = batch_.begin_X;
   for (const RowRange& range : rows) {
     for (std::int64_t i = range.begin * top_k; i < range.end * top_k; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      const auto pair = static_cast<std::size_t>(next_X[static_cast<std::size_t>(experts_TK[at])]++);
-      pair_token[pair] = static_cast<std::int32_t>(i / top_k);
-      pair_weight[pair] = weights_TK[at];
-      pair_of[at] = static_cast<std::int32_t>(pair);
+      const auto pair = static_cast<std::size_t>(host_.next_X[static_cast<std::size_t>(host_.experts_TK[at])]++);
+      batch_.pair_token[pair] = static_cast<std::int32_t>(i / top_k);
+      batch_.pair_weight[pair] = host_.weights_TK[at];
+      host_.pair_of_TK[at] = static_cast<std::int32_t>(pair);
     }
   }
-  Upload(ws().pair_token, 0, pair_token);
-  Upload(ws().pair_weight, 0, pair_weight);
-  Upload(ws().pair_of_TK, 0, pair_of);
-  if (r_.options.trace) {
-    for (const RowRange& range : rows) {
-      for (std::int64_t row = range.begin; row < range.end; ++row) {
-        std::vector<float> values(experts_TK.begin() + row * top_k, experts_TK.begin() + (row + 1) * top_k);
-        values.insert(values.end(), weights_TK.begin() + row * top_k, weights_TK.begin() + (row + 1) * top_k);
-        r_.options.trace->OnStep(step::kRouter, layer, positions_[static_cast<std::size_t>(row)], values);
-      }
-    }
-  }
-
-  ExpertBatch batch;
-  batch.layer = layer;
-  batch.count_X = count_X;
-  batch.begin_X = begin_X;
-  batch.args.x = ws().x_TE.data();
-  batch.args.token = ws().pair_token.data();
-  batch.args.weight = ws().pair_weight.data();
-  batch.args.limit = static_cast<float>(config_.swiglu_limit);
-  batch.args.hidden = hidden;
-  batch.args.y = ws().pair_out.data();
-  batch.args.overflow = ws().overflow.data() + layer;
-  batch.tokens = all_rows;
-  batch.pair_token = pair_token;
-  batch.pair_weight = pair_weight;
-  RunExpertLanes(r_.backend, device(), r_.experts, r_.options, batch);
 }
 
 // --- head ------------------------------------------------------------------------------------------------------------
@@ -670,8 +665,8 @@ void Forward::Head(std::span<Segment> segments) {
                                             static_cast<float>(config_.rms_norm_eps), x});
       TraceRange(step::kFinal, -1, x, hidden, {row, row + rows});
       Linear(r_.model.head, x, hidden, rows, nullptr, vocab, ws().logits.data());
-      const std::vector<float> logits = Download(ws().logits.data(), rows * vocab);
-      s.logits.insert(s.logits.end(), logits.begin(), logits.end());
+      Download(ws().logits.data(), rows * vocab, &host_.logits);
+      s.logits.insert(s.logits.end(), host_.logits.begin(), host_.logits.end());
     }
     for (float value : s.logits) {
       if (!std::isfinite(value)) throw InputError("head: a logit is not finite; the weights or activations overflow");
@@ -683,7 +678,8 @@ void Forward::CheckFlags() {
   for (int d = 0; d < r_.backend.device_count(); ++d) {
     kernels::Device& on = r_.backend.device(d);
     const Workspace& workspace = *workspaces_[static_cast<std::size_t>(d)];
-    std::vector<std::int32_t> flags(workspace.overflow.size());
+    std::vector<std::int32_t>& flags = host_.overflow;
+    flags.resize(workspace.overflow.size());
     on.CopyOut(on.compute(), reinterpret_cast<std::byte*>(flags.data()), workspace.overflow.bytes(), flags.size() * sizeof(std::int32_t));
     on.Synchronize(on.compute());
     for (std::size_t l = 0; l < flags.size(); ++l) {
@@ -732,11 +728,10 @@ void Forward::Upload(kernels::DeviceArray<T>& array, std::int64_t begin, const s
 }
 
 template <typename T>
-std::vector<T> Forward::Download(const T* data, std::int64_t count) {
-  std::vector<T> values(static_cast<std::size_t>(count));
-  device().CopyOut(stream(), reinterpret_cast<std::byte*>(values.data()), reinterpret_cast<const std::byte*>(data), values.size() * sizeof(T));
+void Forward::Download(const T* data, std::int64_t count, std::vector<T>* values) {
+  values->resize(static_cast<std::size_t>(count));
+  device().CopyOut(stream(), reinterpret_cast<std::byte*>(values->data()), reinterpret_cast<const std::byte*>(data), values->size() * sizeof(T));
   device().Synchronize(stream());
-  return values;
 }
 
 // --- dumps -----------------------------------------------------------------------------------------------------------
@@ -747,11 +742,17 @@ void Forward::TraceRows(std::string_view step, int layer, const std::uint16_t* r
 
 void Forward::TraceRange(std::string_view step, int layer, const std::uint16_t* first, std::int64_t width, RowRange range) {
   if (!r_.options.trace) return;
+  std::vector<std::uint16_t> bits;
   for (std::int64_t row = range.begin; row < range.end; ++row) {
-    std::vector<float> values;
-    for (std::uint16_t bits : Download(first + (row - range.begin) * width, width)) values.push_back(BF16ToFloat(bits));
-    r_.options.trace->OnStep(step, layer, positions_[static_cast<std::size_t>(row)], values);
+    Download(first + (row - range.begin) * width, width, &bits);
+    TraceBits(step, layer, positions_[static_cast<std::size_t>(row)], bits);
   }
+}
+
+void Forward::TraceBits(std::string_view step, int layer, std::int64_t position, std::span<const std::uint16_t> bits) {
+  std::vector<float> values;
+  for (std::uint16_t b : bits) values.push_back(BF16ToFloat(b));
+  r_.options.trace->OnStep(step, layer, position, values);
 }
 
 void Forward::TraceCoefficients(std::string_view step, int layer, const Ranges& ranges) {
@@ -759,10 +760,25 @@ void Forward::TraceCoefficients(std::string_view step, int layer, const Ranges& 
   const std::int64_t streams = config_.hc_mult;
   for (const RowRange& range : ranges) {
     for (std::int64_t row = range.begin; row < range.end; ++row) {
-      std::vector<float> values = Download(ws().next_pre_TS.data() + row * streams, streams);
-      for (float v : Download(ws().post_TS.data() + row * streams, streams)) values.push_back(v);
-      for (float v : Download(ws().mix_TSS.data() + row * streams * streams, streams * streams)) values.push_back(v);
+      std::vector<float> values, part;
+      Download(ws().next_pre_TS.data() + row * streams, streams, &values);
+      Download(ws().post_TS.data() + row * streams, streams, &part);
+      values.insert(values.end(), part.begin(), part.end());
+      Download(ws().mix_TSS.data() + row * streams * streams, streams * streams, &part);
+      values.insert(values.end(), part.begin(), part.end());
       r_.options.trace->OnStep(step, layer, positions_[static_cast<std::size_t>(row)], values);
+    }
+  }
+}
+
+void Forward::TraceRouting(int layer, const Ranges& rows) {
+  if (!r_.options.trace) return;
+  const int top_k = config_.num_experts_per_tok;
+  for (const RowRange& range : rows) {
+    for (std::int64_t row = range.begin; row < range.end; ++row) {
+      std::vector<float> values(host_.experts_TK.begin() + row * top_k, host_.experts_TK.begin() + (row + 1) * top_k);
+      values.insert(values.end(), host_.weights_TK.begin() + row * top_k, host_.weights_TK.begin() + (row + 1) * top_k);
+      r_.options.trace->OnStep(step::kRouter, layer, positions_[static_cast<std::size_t>(row)], values);
     }
   }
 }
@@ -774,11 +790,14 @@ void Forward::TracePacked(std::string_view step, int layer, const kernels::Unpac
   args.y = unpacked.data();
   args.y_stride = width;
   kernels().unpack_rows(stream(), args);
-  const std::vector<std::uint16_t> bits = Download(unpacked.data(), rows.rows * width);
+  TraceUnpacked(step, layer, unpacked.data(), width, positions);
+}
+
+void Forward::TraceUnpacked(std::string_view step, int layer, const std::uint16_t* rows, std::int64_t width, const std::vector<std::int64_t>& positions) {
+  std::vector<std::uint16_t> bits;
+  Download(rows, static_cast<std::int64_t>(positions.size()) * width, &bits);
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    std::vector<float> values;
-    for (std::int64_t d = 0; d < width; ++d) values.push_back(BF16ToFloat(bits[i * static_cast<std::size_t>(width) + static_cast<std::size_t>(d)]));
-    r_.options.trace->OnStep(step, layer, positions[i], values);
+    TraceBits(step, layer, positions[i], std::span(bits).subspan(i * static_cast<std::size_t>(width), static_cast<std::size_t>(width)));
   }
 }
 

@@ -52,13 +52,13 @@ class Forward {
   bool RunLayers(std::span<Segment> segments, const std::function<bool()>& cancelled);
   void Begin(std::span<Segment> segments);
   void MoveToDeviceOf(int layer, const Ranges& rows);
-  Ranges NewRows(std::span<Segment> segments) const;
-  Ranges RowsFrom(std::span<Segment> segments, const std::function<std::int64_t(const Segment&)>& begin) const;
+  template <typename FirstPosition>
+  static void RowsFrom(std::span<Segment> segments, FirstPosition begin, Ranges* ranges);
 
   // A layer: kv rows enter, out rows leave.
   void RunLayer(int layer, std::span<Segment> segments, const Ranges& kv_rows, const Ranges& out_rows, bool compress);
   void EngramReadOut(int layer, std::span<Segment> segments, const Ranges& rows);
-  void EnterSite(int layer, const DeviceHc& site, const float* norm, const Ranges& rows);
+  void EnterSite(const DeviceHc& site, const float* norm, const Ranges& rows);
   void LeaveSite(const Ranges& rows);
   void AppendWindow(int layer, std::span<Segment> segments, const Ranges& rows);
   void AppendCompressed(int layer, Segment& segment);
@@ -70,6 +70,7 @@ class Forward {
   void StoreWindows(int layer, std::span<Segment> segments);
   void FeedForward(int layer, const Ranges& rows);
   void RunExperts(int layer, const Ranges& rows);
+  void GroupPairs(int layer, const Ranges& rows);
 
   // V4.1's exact tail.
   void StoreStash(Segment& segment);
@@ -87,12 +88,15 @@ class Forward {
   template <typename T>
   void Upload(kernels::DeviceArray<T>& array, std::int64_t begin, const std::vector<T>& values);
   template <typename T>
-  std::vector<T> Download(const T* data, std::int64_t count);
+  void Download(const T* data, std::int64_t count, std::vector<T>* values);
 
   // Dumps.
   void TraceRows(std::string_view step, int layer, const std::uint16_t* rows, std::int64_t width, const Ranges& ranges);
   // `first`: values of the range's first row.
   void TraceRange(std::string_view step, int layer, const std::uint16_t* first, std::int64_t width, RowRange range);
+  void TraceBits(std::string_view step, int layer, std::int64_t position, std::span<const std::uint16_t> bits);
+  void TraceRouting(int layer, const Ranges& rows);
+  void TraceUnpacked(std::string_view step, int layer, const std::uint16_t* rows, std::int64_t width, const std::vector<std::int64_t>& positions);
   void TraceCoefficients(std::string_view step, int layer, const Ranges& ranges);
   void TracePacked(std::string_view step, int layer, const kernels::UnpackRowsArgs& rows, const std::vector<std::int64_t>& positions);
 
@@ -103,11 +107,25 @@ class Forward {
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // [device]
   std::vector<std::unique_ptr<RopeTables>> rope_;
   EngramTable engram_;
+  ExpertLanes lanes_;
+
+  // Host side of the device arrays; kept, so that steady state allocates nothing.
+  struct HostBuffers {
+    std::vector<std::int32_t> ids, overflow, recent_ids, counts, experts_TK, pair_of_TK;
+    std::vector<std::int64_t> entry_positions, next_X;
+    std::vector<float> first_stream, pre_rows, weights_TK, logits;
+    std::vector<std::uint16_t> stream_rows, table_rows;
+    std::vector<kernels::AttentionRow> attention_rows;
+    std::vector<kernels::IndexRow> index_rows;
+  };
+  HostBuffers host_;
+  ExpertBatch batch_;
 
   // Of the running step.
   int device_index_ = 0;
   int layer_ = 0;
   std::vector<std::int64_t> positions_;  // [rows]
+  Ranges new_rows_, kv_rows_, out_rows_;
   std::vector<std::int64_t> kv_begin_;  // [segment], first position of the running layer's window rows
 
   kernels::Device& device() { return r_.backend.device(device_index_); }

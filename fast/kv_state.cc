@@ -26,6 +26,17 @@ StateFormats MakeStateFormats(const ModelConfig& config, const NumericsOptions& 
   return formats;
 }
 
+namespace {
+
+// Every float and bf16 in it is a NaN, and so are FP8 codes and scales.
+void FillWithNaN(kernels::Device& device, std::byte* data, std::size_t bytes) {
+  const std::vector<std::byte> fill(bytes, std::byte{0xff});
+  device.CopyIn(device.compute(), data, fill.data(), bytes);
+  device.Synchronize(device.compute());
+}
+
+}  // namespace
+
 // --- pages -----------------------------------------------------------------------------------------------------------
 
 PagePool::~PagePool() {
@@ -34,7 +45,11 @@ PagePool::~PagePool() {
 
 std::byte* PagePool::Take() {
   ++in_use_;
-  if (free_.empty()) return device_.Allocate(page_bytes_, "KV page");
+  if (free_.empty()) {
+    std::byte* page = device_.Allocate(page_bytes_, "KV page");
+    if (poison_) FillWithNaN(device_, page, page_bytes_);
+    return page;
+  }
   std::byte* page = free_.back();
   free_.pop_back();
   return page;
@@ -42,6 +57,7 @@ std::byte* PagePool::Take() {
 
 void PagePool::Give(std::byte* page) {
   --in_use_;
+  if (poison_) FillWithNaN(device_, page, page_bytes_);
   free_.push_back(page);
 }
 
@@ -90,15 +106,17 @@ void PagedStore::CopyFrom(const PagedStore& other) {
 
 // --- rings -----------------------------------------------------------------------------------------------------------
 
-DoubleRing::DoubleRing(kernels::Device& device, std::int64_t slots, std::int64_t slot_bytes, std::string_view what)
-    : device_(&device), slots_(slots), slot_bytes_(slot_bytes), what_(what) {
+DoubleRing::DoubleRing(kernels::Device& device, std::int64_t slots, std::int64_t slot_bytes, std::string_view what, bool poison)
+    : device_(&device), slots_(slots), slot_bytes_(slot_bytes), what_(what), poison_(poison) {
   copies_[0] = kernels::DeviceArray<std::byte>(device, static_cast<std::size_t>(slots * slot_bytes), what);
+  if (poison_) FillWithNaN(device, copies_[0].data(), copies_[0].size());
 }
 
 std::byte* DoubleRing::BeginWrite(std::int64_t rows, std::int64_t in_place_rows) {
   pending_ = rows <= in_place_rows ? current_ : 1 - current_;
   auto& copy = copies_[static_cast<std::size_t>(pending_)];
   if (copy.size() == 0) copy = kernels::DeviceArray<std::byte>(*device_, static_cast<std::size_t>(slots_ * slot_bytes_), what_);
+  if (poison_ && pending_ != current_) FillWithNaN(*device_, copy.data(), copy.size());
   return copy.data();
 }
 
@@ -111,13 +129,14 @@ void DoubleRing::CopyFrom(const DoubleRing& other) {
 // --- factory ---------------------------------------------------------------------------------------------------------
 
 KvFactory::KvFactory(kernels::Backend& backend, const ModelConfig& config, const NumericsOptions& numerics, const std::vector<int>& device_of,
-                     int page_shift, std::int64_t max_context, std::size_t page_memory)
+                     int page_shift, std::int64_t max_context, std::size_t page_memory, bool poison)
     : backend_(backend),
       config_(config),
       device_of_(device_of),
       page_shift_(page_shift),
       max_context_(max_context),
       page_memory_(page_memory),
+      poison_(poison),
       formats_(MakeStateFormats(config, numerics)) {
   sizes_.window_rows = 2 * std::int64_t{config.sliding_window};
   sizes_.window_in_place = config.sliding_window + 1;
@@ -131,7 +150,7 @@ PagePool& KvFactory::PoolFor(int device, std::int64_t row_bytes) {
     if (key.device == device && key.row_bytes == row_bytes) return *key.pool;
   }
   const auto page_bytes = static_cast<std::size_t>(row_bytes << page_shift_);
-  pools_.push_back({device, row_bytes, std::make_unique<PagePool>(backend_.device(device), page_bytes)});
+  pools_.push_back({device, row_bytes, std::make_unique<PagePool>(backend_.device(device), page_bytes, poison_)});
   return *pools_.back().pool;
 }
 
@@ -157,8 +176,9 @@ namespace {
 // Slots of a compressor's history ring, and the rows a step may write in place.
 std::int64_t HistorySlots(int ratio) { return 4 * std::int64_t{ratio}; }
 
-std::unique_ptr<DoubleRing> MakeHistory(kernels::Device& device, int ratio, std::int64_t channels) {
-  return std::make_unique<DoubleRing>(device, HistorySlots(ratio), 2 * channels * static_cast<std::int64_t>(sizeof(float)), "compressor history");
+std::unique_ptr<DoubleRing> MakeHistory(kernels::Device& device, int ratio, std::int64_t channels, bool poison) {
+  return std::make_unique<DoubleRing>(device, HistorySlots(ratio), 2 * channels * static_cast<std::int64_t>(sizeof(float)), "compressor history",
+                                      poison);
 }
 
 }  // namespace
@@ -170,7 +190,7 @@ KvState::KvState(KvFactory& factory) : factory_(factory) {
     const int device_index = factory.device_of_[static_cast<std::size_t>(l)];
     kernels::Device& device = factory.backend_.device(device_index);
     LayerKv kv;
-    kv.window = std::make_unique<DoubleRing>(device, factory.sizes_.window_rows, formats.window.row_bytes(), "window ring");
+    kv.window = std::make_unique<DoubleRing>(device, factory.sizes_.window_rows, formats.window.row_bytes(), "window ring", factory.poison_);
     if (config.IsKvSource(l)) {
       const int ratio = config.ratio(l);
       const std::int64_t entries = factory.max_context_ / ratio + 1;
@@ -180,8 +200,8 @@ KvState::KvState(KvFactory& factory) : factory_(factory) {
       const bool overlap = !config.is_v41() && config.IsIndexSource(l);
       kv.compressed = store(formats.compressed);
       if (config.is_v41() || config.IsIndexSource(l)) kv.index_keys = store(formats.index_key);
-      if (ratio > 1) kv.history = MakeHistory(device, ratio, config.head_dim * (overlap ? 2 : 1));
-      if (overlap) kv.index_history = MakeHistory(device, ratio, config.index_head_dim * 2);
+      if (ratio > 1) kv.history = MakeHistory(device, ratio, config.head_dim * (overlap ? 2 : 1), factory.poison_);
+      if (overlap) kv.index_history = MakeHistory(device, ratio, config.index_head_dim * 2, factory.poison_);
     }
     layers_.push_back(std::move(kv));
   }

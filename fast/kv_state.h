@@ -22,10 +22,10 @@ struct StateFormats {
 };
 StateFormats MakeStateFormats(const ModelConfig& config, const NumericsOptions& numerics);
 
-// Fixed-size pages of one device and row format, taken and given back. Freed pages are poisoned in debug builds.
+// Fixed-size pages of one device and row format, taken and given back. `poison` fills them with NaN bytes whenever nothing in them counts.
 class PagePool {
  public:
-  PagePool(kernels::Device& device, std::size_t page_bytes) : device_(device), page_bytes_(page_bytes) {}
+  PagePool(kernels::Device& device, std::size_t page_bytes, bool poison) : device_(device), page_bytes_(page_bytes), poison_(poison) {}
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -39,6 +39,7 @@ class PagePool {
  private:
   kernels::Device& device_;
   std::size_t page_bytes_;
+  bool poison_;
   std::int64_t in_use_ = 0;
   std::vector<std::byte*> free_;
 };
@@ -69,14 +70,15 @@ class PagedStore {
 };
 
 // Two copies of a ring, one of them current: steps that fit beside the rows still needed write in place, longer ones write the other copy,
-// which becomes current on commit.
+// which becomes current on commit. `poison` fills a copy with NaN bytes before it is first written, so that only written slots can be read.
 class DoubleRing {
  public:
-  DoubleRing(kernels::Device& device, std::int64_t slots, std::int64_t slot_bytes, std::string_view what);
+  DoubleRing(kernels::Device& device, std::int64_t slots, std::int64_t slot_bytes, std::string_view what, bool poison);
 
   std::int64_t slots() const { return slots_; }
   std::byte* current() const { return copies_[static_cast<std::size_t>(current_)].data(); }
-  // Where a step of `rows` rows may write, given that it can do so in place up to `in_place_rows`.
+  // Where a step may write whose last row is `rows` rows after the last one that must survive its cancellation, given that up to
+  // `in_place_rows` of them leave the rows before intact.
   std::byte* BeginWrite(std::int64_t rows, std::int64_t in_place_rows);
   void Commit();
   void Cancel() { pending_ = current_; }
@@ -87,6 +89,7 @@ class DoubleRing {
   kernels::Device* device_;
   std::int64_t slots_, slot_bytes_;
   std::string what_;
+  bool poison_;
   kernels::DeviceArray<std::byte> copies_[2];
   int current_ = 0, pending_ = 0;
 };
@@ -117,7 +120,7 @@ class KvState;
 class KvFactory {
  public:
   KvFactory(kernels::Backend& backend, const ModelConfig& config, const NumericsOptions& numerics, const std::vector<int>& device_of,
-            int page_shift, std::int64_t max_context, std::size_t page_memory);
+            int page_shift, std::int64_t max_context, std::size_t page_memory, bool poison);
 
   std::unique_ptr<KvState> Make();
   const StateFormats& formats() const { return formats_; }
@@ -136,6 +139,7 @@ class KvFactory {
   int page_shift_;
   std::int64_t max_context_;
   std::size_t page_memory_;
+  bool poison_;
   StateFormats formats_;
   KvSizes sizes_;
   struct PoolKey {

@@ -39,6 +39,7 @@ struct EngineOptions {
   std::uint64_t residency_seed = 1;
   CpuLane cpu_lane = CpuLane::kAuto;
   int staging_slots = 3;                  // experts in flight to a device
+  bool poison = false;                    // fills state memory that must not be read with NaN bytes; for tests
   StepTrace* trace = nullptr;             // not owned
 };
 

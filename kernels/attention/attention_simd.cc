@@ -97,94 +97,65 @@ void LoadBlock(const BlockRows& block, std::int64_t dim, std::int64_t padded, bo
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-// out[row][lane] = H(c[row]; a_row, panel) over k, four rows at a time.
-template <int kBlock, int kFraction>
-struct MmaProducts {
-  static constexpr bool kMma = true;
-
-  static void Chain(const float* values, const std::int32_t* exponents, std::int64_t k, int rows, MmaDecoded panel, float* c, std::int64_t c_stride) {
-    int r = 0;
-    for (; r + 4 <= rows; r += 4) Rows<4>(values + r * k, exponents + r * k / 2, k, panel, c + r * c_stride, c_stride);
-    for (; r < rows; ++r) Rows<1>(values + r * k, exponents + r * k / 2, k, panel, c + r * c_stride, c_stride);
+// c[row][lane] continues with the row's k products against the panel's columns, four rows at a time.
+template <int kRows>
+void AccumulateRows(MmaProfile profile, const float* values, const std::int32_t* exponents, std::int64_t k, MmaDecoded panel, float* c,
+                    std::int64_t c_stride) {
+  MmaDecoded a[kRows];
+  F32x16 sum[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    a[r] = {values + r * k, exponents + r * k / 2};
+    sum[r] = Load(c + r * c_stride);
   }
+  MmaAccumulateLanes(profile, a, panel, k, sum);
+  for (int r = 0; r < kRows; ++r) Store(sum[r], c + r * c_stride);
+}
 
- private:
-  template <int kRows>
-  static void Rows(const float* values, const std::int32_t* exponents, std::int64_t k, MmaDecoded panel, float* c, std::int64_t c_stride) {
-    MmaDecoded a[kRows];
-    F32x16 sum[kRows];
-    for (int r = 0; r < kRows; ++r) {
-      a[r] = {values + r * k, exponents + r * k / 2};
-      sum[r] = Load(c + r * c_stride);
-    }
-    MmaEmulateChain<kBlock, kFraction>(a, panel, k, sum);
-    for (int r = 0; r < kRows; ++r) Store(sum[r], c + r * c_stride);
+void Accumulate(MmaProfile profile, const float* values, const std::int32_t* exponents, std::int64_t k, int rows, MmaDecoded panel, float* c,
+                std::int64_t c_stride) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) AccumulateRows<4>(profile, values + r * k, exponents + r * k / 2, k, panel, c + r * c_stride, c_stride);
+  for (; r < rows; ++r) AccumulateRows<1>(profile, values + r * k, exponents + r * k / 2, k, panel, c + r * c_stride, c_stride);
+}
+
+void Scores(MmaProfile profile, const Scratch& s, std::int64_t padded, int heads) {
+  for (int h = 0; h < heads; ++h) {
+    for (int i = 0; i < kSlots; i += 16) Store(F32x16(0.0f), s.score + h * kSlots + i);
   }
-};
-
-// sm70jit: blocks of four products, every addition to nearest.
-struct JitProducts {
-  static constexpr bool kMma = true;
-
-  static void Chain(const float* values, const std::int32_t*, std::int64_t k, int rows, MmaDecoded panel, float* c, std::int64_t c_stride) {
-    for (int r = 0; r < rows; ++r) {
-      F32x16 sum = Load(c + r * c_stride);
-      for (std::int64_t i = 0; i < k; i += 4) {
-        const float* a = values + r * k + i;
-        F32x16 block = Mul(F32x16(a[0]), Load(panel.values + 16 * i));
-        for (int j = 1; j < 4; ++j) block = Add(block, Mul(F32x16(a[j]), Load(panel.values + 16 * (i + j))));
-        sum = Add(sum, block);
-      }
-      Store(sum, c + r * c_stride);
-    }
-  }
-};
-
-struct FmaProducts {
-  static constexpr bool kMma = false;
-};
-
-template <class P>
-void Scores(const Scratch& s, std::int64_t dim, std::int64_t padded, int heads) {
-  if constexpr (P::kMma) {
-    for (int h = 0; h < heads; ++h) {
-      for (int i = 0; i < kSlots; i += 16) Store(F32x16(0.0f), s.score + h * kSlots + i);
-    }
-    for (int panel = 0; panel < kPanels; ++panel) {
-      P::Chain(s.q_values, s.q_exponents, padded, heads, {s.key_values + panel * padded * 16, s.key_exponents + panel * padded * 8},
+  for (int panel = 0; panel < kPanels; ++panel) {
+    Accumulate(profile, s.q_values, s.q_exponents, padded, heads, {s.key_values + panel * padded * 16, s.key_exponents + panel * padded * 8},
                s.score + 16 * panel, kSlots);
-    }
-  } else {
-    for (int h = 0; h < heads; ++h) {
-      for (int slot = 0; slot < kSlots; ++slot) {
-        F32x16 lanes(0.0f);
-        const float *q = s.q_values + h * padded, *key = s.key_values + slot * padded;
-        for (std::int64_t d = 0; d < dim; d += 16) {
-          const Mask16 inside = FirstLanes(dim - d < 16 ? static_cast<int>(dim - d) : 16);
-          lanes = Select(inside, Fma(Load(q + d), Load(key + d), lanes), lanes);
-        }
-        s.score[h * kSlots + slot] = Fold(lanes);
+  }
+}
+
+// Profile fma: 16 lanes over the channels and their fold.
+void ScoresFma(const Scratch& s, std::int64_t dim, std::int64_t padded, int heads) {
+  for (int h = 0; h < heads; ++h) {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      F32x16 lanes(0.0f);
+      const float *q = s.q_values + h * padded, *key = s.key_values + slot * padded;
+      for (std::int64_t d = 0; d < dim; d += 16) {
+        const Mask16 inside = FirstLanes(dim - d < 16 ? static_cast<int>(dim - d) : 16);
+        lanes = Select(inside, Fma(Load(q + d), Load(key + d), lanes), lanes);
       }
+      s.score[h * kSlots + slot] = Fold(lanes);
     }
   }
 }
 
 // out[head][dim] continues over the block's 64 weighted values.
-template <class P>
-void WeightedValues(const Scratch& s, std::int64_t padded, int heads) {
-  if constexpr (P::kMma) {
+void WeightedValues(MmaProfile profile, const Scratch& s, std::int64_t padded, int heads) {
+  for (std::int64_t d = 0; d < padded; d += 16) {
+    Accumulate(profile, s.w_values, s.w_exponents, kSlots, heads, {s.dim_values + d * kSlots, s.dim_exponents + d * kSlots / 2}, s.out + d, padded);
+  }
+}
+
+void WeightedValuesFma(const Scratch& s, std::int64_t padded, int heads) {
+  for (int h = 0; h < heads; ++h) {
     for (std::int64_t d = 0; d < padded; d += 16) {
-      P::Chain(s.w_values, s.w_exponents, kSlots, heads, {s.dim_values + d * kSlots, s.dim_exponents + d * kSlots / 2}, s.out + d, padded);
-    }
-  } else {
-    for (int h = 0; h < heads; ++h) {
-      for (std::int64_t d = 0; d < padded; d += 16) {
-        F32x16 out = Load(s.out + h * padded + d);
-        for (int slot = 0; slot < kSlots; ++slot) {
-          out = Fma(F32x16(s.w_values[h * kSlots + slot]), Load(s.key_values + slot * padded + d), out);
-        }
-        Store(out, s.out + h * padded + d);
-      }
+      F32x16 out = Load(s.out + h * padded + d);
+      for (int slot = 0; slot < kSlots; ++slot) out = Fma(F32x16(s.w_values[h * kSlots + slot]), Load(s.key_values + slot * padded + d), out);
+      Store(out, s.out + h * padded + d);
     }
   }
 }
@@ -224,9 +195,10 @@ void Weigh(const BlockRows& block, float scale, std::int64_t padded, int head, c
   for (std::int64_t d = 0; d < padded; d += 16) Store(Mul(Load(out + d), F32x16(rescale)), out + d);
 }
 
-template <class P>
 struct RowAttention {
   const AttentionArgs& a;
+  MmaProfile profile;
+  bool mma;
   std::int64_t t;
   int head_begin, heads;
   std::int64_t dim, padded;
@@ -234,14 +206,14 @@ struct RowAttention {
   Scratch s;
   Running run[kGroup];
 
-  RowAttention(const AttentionArgs& args, std::int64_t row, int begin, int end, std::byte* scratch)
-      : a(args), t(row), head_begin(begin), heads(end - begin), dim(args.head_dim), padded((dim + 15) / 16 * 16),
+  RowAttention(const AttentionArgs& args, Profile p, std::int64_t row, int begin, int end, std::byte* scratch)
+      : a(args), profile(static_cast<MmaProfile>(p)), mma(p != Profile::kFma), t(row), head_begin(begin), heads(end - begin), dim(args.head_dim), padded((dim + 15) / 16 * 16),
         scale(static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(args.head_dim)))), s(scratch, dim) {
     std::uint16_t* padded_row = s.columns;  // not yet in use
     for (int h = 0; h < heads; ++h) {
       __builtin_memset(padded_row, 0, static_cast<std::size_t>(padded) * 2);
       __builtin_memcpy(padded_row, a.q_THD + (t * a.heads + head_begin + h) * dim, static_cast<std::size_t>(dim) * 2);
-      if (P::kMma) {
+      if (mma) {
         DecodeMmaRow(MmaFormat::kBF16, padded_row, padded, s.q_values + h * padded, s.q_exponents + h * padded / 2);
       } else {
         for (std::int64_t d = 0; d < padded; d += 16) Store(LoadBF16(padded_row + d), s.q_values + h * padded + d);
@@ -252,10 +224,10 @@ struct RowAttention {
   }
 
   void Block(const BlockRows& block) {
-    LoadBlock(block, dim, padded, P::kMma, s);
-    Scores<P>(s, dim, padded, heads);
-    for (int h = 0; h < heads; ++h) Weigh(block, scale, padded, h, s, P::kMma, run[h]);
-    WeightedValues<P>(s, padded, heads);
+    LoadBlock(block, dim, padded, mma, s);
+    mma ? Scores(profile, s, padded, heads) : ScoresFma(s, dim, padded, heads);
+    for (int h = 0; h < heads; ++h) Weigh(block, scale, padded, h, s, mma, run[h]);
+    mma ? WeightedValues(profile, s, padded, heads) : WeightedValuesFma(s, padded, heads);
   }
 
   void Window() {
@@ -293,34 +265,15 @@ struct RowAttention {
   }
 };
 
-template <class P>
-void Attend(const AttentionArgs& a, std::int64_t t, int head_begin, int head_end, std::byte* scratch) {
-  RowAttention<P> attention(a, t, head_begin, head_end, scratch);
-  attention.Window();
-  attention.Compressed();
-  attention.Finish();
-}
-
 }  // namespace
 
 std::size_t AttentionScratchBytes(int head_dim) { return Scratch(nullptr, head_dim).bytes; }
 
 void AttendRow(const AttentionArgs& a, Profile profile, std::int64_t t, int head_begin, int head_end, std::byte* scratch) {
-  switch (profile) {
-    case Profile::kSm90:
-      return Attend<MmaProducts<16, 25>>(a, t, head_begin, head_end, scratch);
-    case Profile::kSm90K8:
-      return Attend<MmaProducts<8, 25>>(a, t, head_begin, head_end, scratch);
-    case Profile::kSm80:
-    case Profile::kSm75:
-      return Attend<MmaProducts<8, 24>>(a, t, head_begin, head_end, scratch);
-    case Profile::kSm70:
-      return Attend<MmaProducts<4, 23>>(a, t, head_begin, head_end, scratch);
-    case Profile::kSm70Jit:
-      return Attend<JitProducts>(a, t, head_begin, head_end, scratch);
-    case Profile::kFma:
-      return Attend<FmaProducts>(a, t, head_begin, head_end, scratch);
-  }
+  RowAttention attention(a, profile, t, head_begin, head_end, scratch);
+  attention.Window();
+  attention.Compressed();
+  attention.Finish();
 }
 
 }  // namespace lockstep::kernels::LOCKSTEP_ISA

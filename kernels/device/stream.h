@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -19,7 +18,20 @@ class Stream {
 // piece is not fixed, so nothing may depend on it.
 class CpuStream : public Stream {
  public:
-  using Body = std::function<void(std::int64_t begin, std::int64_t end, int worker)>;
+  // Refers to a callable without owning or copying it, so that launching work allocates nothing.
+  class Body {
+   public:
+    template <typename Callable>
+    Body(const Callable& callable)  // implicit: bodies are lambdas written at the call
+        : callable_(&callable), call_([](const void* c, std::int64_t begin, std::int64_t end, int worker) {
+            (*static_cast<const Callable*>(c))(begin, end, worker);
+          }) {}
+    void operator()(std::int64_t begin, std::int64_t end, int worker) const { call_(callable_, begin, end, worker); }
+
+   private:
+    const void* callable_;
+    void (*call_)(const void*, std::int64_t, std::int64_t, int);
+  };
 
   virtual int threads() const = 0;
   virtual void ParallelFor(std::int64_t n, std::int64_t grain, const Body& body) = 0;
