@@ -1,6 +1,6 @@
 """Compares our chat encoder with the official one (PyPI package deepseek-recipe), byte for byte.
 
-Compared are the text, which parts of it are control tokens and, where the tokenizers are, the ids. Prints one JSON object with the
+Compared are the text, which parts of it are control tokens, and the ids. Prints one JSON object with the
 counts; exits with 1 on any difference. --record writes the first cases with their official renderings as JSON lines, for the C++
 test that needs no network. Package and tokenizers come from ci/fetch_test_data.sh.
 """
@@ -10,38 +10,28 @@ import collections
 import hashlib
 import itertools
 import json
-import os
 import pathlib
-import subprocess
 import sys
 
 import chat_cases
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TESTDATA = pathlib.Path(os.environ.get("LOCKSTEP_TESTDATA", ROOT / "build" / "testdata"))
-
-try:
-    import deepseek_recipe as recipe
-except ImportError:
-    recipe = None
+import official_chat
+from official_chat import recipe
 
 RECORDS, RECORD_BYTES = 110, 4000
 FNV_OFFSET, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 class Official:
-    def __init__(self, tokenizers):
+    def __init__(self):
         self.encoders = {}
         for family, encoder, model in (("v41", recipe.DeepseekV41Encoding(), recipe.ModelVersion.DeepseekV41Flash),
                                        ("v4", recipe.DeepseekV4Encoding(), recipe.ModelVersion.DeepseekV4Pro)):
-            if tokenizers:
-                encoder = encoder.with_tokenizer(recipe.Tokenizer.from_file(tokenizer_path(tokenizers, family)))
-            options = recipe.ConversionOptions().with_model_versions_by_name({"m": model})
-            self.encoders[family] = (encoder, options, bool(tokenizers))
+            encoder = encoder.with_tokenizer(recipe.Tokenizer.from_file(official_chat.tokenizer_path(family)))
+            self.encoders[family] = (encoder, recipe.ConversionOptions().with_model_versions_by_name({"m": model}))
 
     def render(self, case):
-        """Returns (pieces, ids): pieces is a list of (text, is_control), ids is None without a tokenizer or after replacements."""
-        encoder, options, has_tokenizer = self.encoders["v41" if case.is_v41 else "v4"]
+        """Returns (pieces, ids): pieces is a list of (text, is_control), ids is None after replacements."""
+        encoder, options = self.encoders["v41" if case.is_v41 else "v4"]
         conversation = recipe.ChatCompletionRequest(json.dumps(case.official, ensure_ascii=False)).convert(options).conversation
         rendered = encoder.render_conversation(conversation)
         pieces, at = [], 0
@@ -51,7 +41,7 @@ class Official:
         pieces = [piece for piece in pieces + [(rendered.prompt[at:], False)] if piece[0]]
         for old, new in case.replacements:
             pieces = [(text if control else text.replace(old, new), control) for text, control in pieces]
-        ids = encoder.encode(conversation) if has_tokenizer and not case.replacements else None
+        ids = None if case.replacements else encoder.encode(conversation)
         return pieces, ids
 
 
@@ -64,26 +54,16 @@ def pieces_of_ours(line):
     return [(text.decode(), control) for text, control in pieces + [(data[at:], False)] if text]
 
 
-def tokenizer_path(directory, family):
-    return str(pathlib.Path(directory) / family / "tokenizer.json")
-
-
-def run_ours(render, tokenizers, cases):
+def run_ours(program, cases):
     """Renders the cases of each family with its tokenizer; the answers stand in the order of the cases."""
     answers = [None] * len(cases)
     for family in ("v4", "v41"):
         chosen = [i for i, case in enumerate(cases) if case.is_v41 == (family == "v41")]
-        command = [render] + ([tokenizer_path(tokenizers, family)] if tokenizers else [])
-        for i, line in zip(chosen, run_program(command, [cases[i] for i in chosen])):
-            answers[i] = line
+        lines = ['{"dialect": "%s", "history": "%s", "request": %s}' %
+                 (cases[i].dialect, cases[i].history, chat_cases.dump_request(cases[i].request)) for i in chosen]
+        for i, answer in zip(chosen, official_chat.run_program([program, official_chat.tokenizer_path(family)], lines)):
+            answers[i] = answer
     return answers
-
-
-def run_program(command, cases):
-    lines = "".join('{"dialect": "%s", "history": "%s", "request": %s}\n' % (case.dialect, case.history, chat_cases.dump_request(case.request))
-                    for case in cases)
-    output = subprocess.run(command, input=lines.encode(), stdout=subprocess.PIPE, check=True).stdout
-    return [json.loads(line) for line in output.decode().rstrip("\n").split("\n")]
 
 
 def fingerprint(ids):
@@ -124,7 +104,7 @@ def compare(cases, ours, official):
             wrong = line["error"]
         elif pieces_of_ours(line) != pieces:
             wrong = "text or control tokens"
-        elif ids is not None and "ids" in line and line["ids"] != list(ids):
+        elif ids is not None and line["ids"] != list(ids):
             wrong = "ids"
         if wrong:
             differences.append({"case": number, "dialect": case.dialect, "what": wrong, "request": case.request,
@@ -140,46 +120,30 @@ def check_known(official):
             sys.exit(f"deepseek-recipe renders the known {dialect} prompt otherwise, expected version 0.2.0")
 
 
-def default_tokenizers():
-    directory = TESTDATA / "tokenizers"
-    return str(directory) if directory.exists() else None
-
-
-def run_with_test_data():
-    """Runs this program again under the Python that ci/fetch_test_data.sh made; skips if there is none."""
-    python = TESTDATA / "venv" / "bin" / "python"
-    if not python.exists() or sys.prefix == str(python.parents[1]):
-        print("SKIPPED: no deepseek-recipe; run ci/fetch_test_data.sh")
-        return 0
-    return subprocess.run([python, __file__] + sys.argv[1:]).returncode
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--render", required=True, help="the chat_render program")
+    parser.add_argument("--cli", required=True, help="the chat_cli program")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=20261001)
-    parser.add_argument("--tokenizers", default=default_tokenizers(),
-                        help="directory with v4/tokenizer.json and v41/tokenizer.json, to compare ids too")
     parser.add_argument("--record", help="write official renderings here")
     arguments = parser.parse_args()
     if recipe is None:
-        return run_with_test_data()
+        return official_chat.run_with_test_data(__file__)
     generator = chat_cases.Generator(arguments.seed)
     cases = list(chat_cases.known_cases())
     cases += [generator.case() for _ in range(arguments.count)]
-    official_encoder = Official(arguments.tokenizers)
+    official_encoder = Official()
     official = [official_encoder.render(case) for case in cases]
     check_known(official)
     if arguments.record:
         record(arguments.record, cases, official)
-    ours = run_ours(arguments.render, arguments.tokenizers, cases)
+    ours = run_ours(arguments.cli, cases)
     differences = compare(cases, ours, official)
     deliberate = collections.Counter(name for case in cases for name in case.differs)
     for difference in differences[:5]:
         print(json.dumps(difference, ensure_ascii=False, indent=1), file=sys.stderr)
     print(json.dumps({"compared": len(cases), "by_dialect": collections.Counter(case.dialect for case in cases),
-                      "ids_compared": sum(1 for (_, ids), line in zip(official, ours) if ids is not None and "ids" in line),
+                      "ids_compared": sum(1 for _, ids in official if ids is not None),
                       "direct": sum(1 for case in cases if not case.differs), "deliberate": deliberate,
                       "differences": len(differences)}))
     return 1 if differences else 0

@@ -96,8 +96,10 @@ TEST(ChatRequestTest, ArgumentsAreNormalisedOrRefused) {
            arguments + "}}]}]";
   };
   const auto read = [&](const std::string& arguments) {
-    return SpacedJson(
-        ParseChatRequest("{\"messages\":" + with(arguments) + "}").messages[1].tool_calls[0].arguments);
+    return SpacedJson(ParseChatRequest(std::string("{\"messages\":") + with(arguments) + "}")
+                          .messages[1]
+                          .tool_calls[0]
+                          .arguments);
   };
   EXPECT_EQ(read(R"("{\"b\":1.0,\"a\":2}")"), R"({"b": 1.0, "a": 2})");
   EXPECT_EQ(read(R"({"b":1.0,"a":2})"), R"({"b": 1.0, "a": 2})") << "an object as itself";
