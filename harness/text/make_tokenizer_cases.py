@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes golden/tokenizer-small/cases.json: what the `tokenizers` library says about the small tokenizer, for tests without it.
+"""Makes golden/tokenizer-small/cases.json: what the `tokenizers` library makes of the small tokenizer.
 
-Runs under the Python of ci/fetch_test_data.sh.
+Tests compare with it where the library is not at hand. Runs under the Python of ci/fetch_test_data.sh.
 
 Usage: make_tokenizer_cases.py TOKENIZER.json CASES.json
 """
@@ -48,14 +48,15 @@ def main():
     plain = tokenizers.Tokenizer.from_str(json.dumps({**document, "added_tokens": []}))
     texts = list(texts_of(rng, [token["content"] for token in document["added_tokens"]]))
     with_added = tokenizer_diff.encode_theirs(tokenizer, texts)
-    id_lists = [[rng.randrange(tokenizer.get_vocab_size()) for _ in range(rng.randint(1, 20))] for _ in range(RANDOM_ID_LISTS)]
+    without_added = tokenizer_diff.encode_theirs(plain, texts)
+    piece_lengths = tokenizer_diff.piece_lengths_theirs(tokenizer, texts)
+    size = tokenizer.get_vocab_size()
+    id_lists = [[rng.randrange(size) for _ in range(rng.randint(1, 20))] for _ in range(RANDOM_ID_LISTS)]
     cases = {
         "made_by": f"tokenizers {tokenizers.__version__}",
         "encode": [
             {"text": text, "ids": ids, "ids_without_added_tokens": without, "piece_bytes": pieces}
-            for text, ids, without, pieces in zip(
-                texts, with_added, tokenizer_diff.encode_theirs(plain, texts), tokenizer_diff.piece_lengths_theirs(tokenizer, texts)
-            )
+            for text, ids, without, pieces in zip(texts, with_added, without_added, piece_lengths)
         ],
         "decode": [
             {"ids": ids, "text": tokenizer.decode(ids, skip_special_tokens=False),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the tokenizer.json of DeepSeek-V4.1 from that of DeepSeek-V4.
 
-The two differ in nine added tokens and a final newline. Both files are checked against the SHA-256 of the published ones, so what
-comes out is the published file, byte for byte.
+The two differ in nine added tokens and a final newline. Both files are checked against the SHA-256 of the published
+ones, so what comes out is the published file, byte for byte.
 
 Usage: make_v41_tokenizer.py V4.json V41.json
 """

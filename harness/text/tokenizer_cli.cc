@@ -1,8 +1,9 @@
 // Encodes or decodes many texts in one run, for tokenizer_diff.py. All integers little-endian.
-//   tokenizer_cli encode|encode-special TOKENIZER.json IN OUT   IN: (u32 bytes, text)*   OUT: (u32 count, i32 ids)*
-//   tokenizer_cli decode|decode-skip    TOKENIZER.json IN OUT   IN: (u32 count, i32 ids)*   OUT: (u32 bytes, text)*
-//   tokenizer_cli stream                TOKENIZER.json IN OUT   as decode, one id at a time through StreamDecoder
-//   tokenizer_cli pieces                TOKENIZER.json IN OUT   IN: texts   OUT: (u32 count, i32 byte lengths of the pieces)*
+//   tokenizer_cli encode|encode-special TOKENIZER.json IN OUT   IN: (u32 bytes, text)*   OUT: (u32 count, i32
+//   ids)* tokenizer_cli decode|decode-skip    TOKENIZER.json IN OUT   IN: (u32 count, i32 ids)*   OUT: (u32
+//   bytes, text)* tokenizer_cli stream                TOKENIZER.json IN OUT   as decode, one id at a time
+//   through StreamDecoder tokenizer_cli pieces                TOKENIZER.json IN OUT   IN: texts   OUT: (u32
+//   count, i32 byte lengths of the pieces)*
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -22,7 +23,8 @@ std::string_view TakeRecord(std::string_view* input, std::size_t item_bytes) {
   if (input->size() < sizeof(count)) throw InputError("IN: expected a record length");
   std::memcpy(&count, input->data(), sizeof(count));
   input->remove_prefix(sizeof(count));
-  if (input->size() / item_bytes < count) throw InputError("IN: expected a record of " + std::to_string(count) + " items");
+  if (input->size() / item_bytes < count)
+    throw InputError("IN: expected a record of " + std::to_string(count) + " items");
   const std::string_view record = input->substr(0, count * item_bytes);
   input->remove_prefix(record.size());
   return record;
@@ -37,7 +39,8 @@ void PutRecord(const void* data, std::size_t count, std::size_t item_bytes, std:
 std::vector<std::int32_t> PieceLengths(std::string_view text) {
   std::vector<std::int32_t> lengths;
   PieceScanner scanner(text);
-  for (std::string_view piece; scanner.Next(&piece);) lengths.push_back(static_cast<std::int32_t>(piece.size()));
+  for (std::string_view piece; scanner.Next(&piece);)
+    lengths.push_back(static_cast<std::int32_t>(piece.size()));
   return lengths;
 }
 

@@ -40,9 +40,9 @@ const AddedTokens::Set::Token* AddedTokens::Set::LongestPrefixOf(std::string_vie
   for (std::size_t depth = 1; begin != end; ++depth) {
     if (begin->content.size() == depth) longest = &*begin++;
     if (depth == text.size()) break;
-    const auto narrowed = std::ranges::equal_range(begin, end, static_cast<unsigned char>(text[depth]), {}, byte_at(depth));
-    begin = narrowed.begin();
-    end = narrowed.end();
+    const auto byte = static_cast<unsigned char>(text[depth]);
+    begin = std::ranges::lower_bound(begin, end, byte, {}, byte_at(depth));
+    end = std::ranges::upper_bound(begin, end, byte, {}, byte_at(depth));
   }
   return longest;
 }
@@ -54,7 +54,8 @@ void AddedTokens::Set::Split(std::string_view text, std::vector<TextPart>* parts
   };
   for (std::size_t i = 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    const Token* token = first_[byte] == first_[byte + std::size_t{1}] ? nullptr : LongestPrefixOf(text.substr(i));
+    const Token* token =
+        first_[byte] == first_[byte + std::size_t{1}] ? nullptr : LongestPrefixOf(text.substr(i));
     if (token == nullptr) {
       ++i;
       continue;

@@ -23,8 +23,8 @@ class AddedTokens {
   explicit AddedTokens(const TokenTables& tables);
 
   std::optional<std::int32_t> Find(std::string_view content) const;
-  // Appends the parts of `text` in order, none empty. As the `tokenizers` library does it: leftmost, longest; first all tokens not
-  // marked "normalized", then the others in what is left.
+  // Appends the parts of `text` in order, none empty. As the `tokenizers` library does it: leftmost, longest;
+  // first all tokens not marked "normalized", then the others in what is left.
   void Split(std::string_view text, std::vector<TextPart>* parts) const;
 
  private:

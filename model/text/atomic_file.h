@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// Writes `bytes` under a temporary name beside `path` and renames it over `path`; makes missing directories. False, with nothing
-// left behind, if that is not possible.
+// Writes `bytes` under a temporary name beside `path` and renames it over `path`; makes missing directories.
+// False, with nothing left behind, if that is not possible.
 bool WriteFileAtomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
 }  // namespace lockstep

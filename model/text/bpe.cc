@@ -30,13 +30,14 @@ void MergeShort(const TokenTables& tables, std::string_view piece, std::vector<s
   ids->insert(ids->end(), tokens, tokens + n);
 }
 
-// A doubly linked list of tokens with a queue of candidate merges; a candidate whose pair has changed since is skipped.
+// A doubly linked list of tokens with a queue of candidate merges; a candidate whose pair has changed since is
+// skipped.
 class LongMerger {
  public:
   LongMerger(const TokenTables& tables, std::string_view piece) : tables_(tables), nodes_(piece.size()) {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      nodes_[i] = {tables.ByteId(static_cast<unsigned char>(piece[i])), kNoRank, static_cast<std::int32_t>(i) - 1,
-                   static_cast<std::int32_t>(i) + 1};
+      nodes_[i] = {tables.ByteId(static_cast<unsigned char>(piece[i])), kNoRank,
+                   static_cast<std::int32_t>(i) - 1, static_cast<std::int32_t>(i) + 1};
     }
     nodes_.back().next = kNone;
     for (std::size_t i = 0; i + 1 < nodes_.size(); ++i) Propose(static_cast<std::int32_t>(i));

@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-// Appends the ids of `piece` to `ids`: from one token a byte, the adjacent pair of lowest rank, leftmost first, is merged until no
-// pair has a rank. Time n log n in the bytes of the piece.
+// Appends the ids of `piece` to `ids`: from one token a byte, the adjacent pair of lowest rank, leftmost first,
+// is merged until no pair has a rank. Time n log n in the bytes of the piece.
 void MergePiece(const TokenTables& tables, std::string_view piece, std::vector<std::int32_t>* ids);
 
 // The same ids; looks the whole piece up first.

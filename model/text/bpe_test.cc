@@ -76,7 +76,8 @@ TEST(Bpe, EqualsTheDefinitionAtEveryLength) {
 }
 
 TEST(Bpe, AnEmptyPieceHasNoIds) {
-  const std::vector<std::byte> image = BuildTokenImage(ParseTokenizerJson(ReadText(SmallTokenizerPath()), "small"), 0, 0, "small");
+  const std::vector<std::byte> image =
+      BuildTokenImage(ParseTokenizerJson(ReadText(SmallTokenizerPath()), "small"), 0, 0, "small");
   TokenTables tables;
   ASSERT_TRUE(TokenTables::Open(image, &tables));
   std::vector<std::int32_t> ids;

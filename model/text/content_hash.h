@@ -10,6 +10,8 @@
 
 namespace lockstep {
 
-inline std::uint64_t ContentHash(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+inline std::uint64_t ContentHash(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 }  // namespace lockstep

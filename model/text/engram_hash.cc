@@ -48,8 +48,8 @@ EngramHash MakeEngramHash(const EngramConfig& config, int layer_index) {
   Require(config.max_ngram_size >= 2, "engram_max_ngram_size", "at least 2");
   Require(config.n_heads >= 1, "engram_n_heads", "at least 1");
   Require(config.vocab_size >= 1, "engram_vocab_size", "at least 1");
-  Require(config.compressed_vocab_size >= 1 && config.compressed_vocab_size < (1 << 30), "engram_compressed_vocab_size",
-          "1 to 2^30 - 1");
+  Require(config.compressed_vocab_size >= 1 && config.compressed_vocab_size < (1 << 30),
+          "engram_compressed_vocab_size", "1 to 2^30 - 1");
   EngramHash hash;
   hash.multipliers = Multipliers(config, config.layer_ids[static_cast<std::size_t>(layer_index)]);
 
@@ -83,7 +83,8 @@ void EngramShift(std::span<const std::int32_t> recent, std::int32_t pad_id, std:
   }
 }
 
-void EngramRows(const EngramHash& hash, std::span<const std::int32_t> shifted_ids, std::span<std::int64_t> rows_out) {
+void EngramRows(const EngramHash& hash, std::span<const std::int32_t> shifted_ids,
+                std::span<std::int64_t> rows_out) {
   LOCKSTEP_CHECK(shifted_ids.size() == hash.multipliers.size() && rows_out.size() == hash.offsets.size());
   std::int64_t mixed = shifted_ids[0] * hash.multipliers[0];
   std::size_t column = 0;

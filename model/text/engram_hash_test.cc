@@ -1,4 +1,5 @@
-// Oracles: numbers of spec/deepseek-v4.md 6.2 and Appendix B (published constants and an independent computation), and NumPy 2.4.6.
+// Oracles: the published multipliers and primes of DeepSeek-V4.1, rows computed from them by an independent
+// program, and NumPy 2.4.6.
 #include "model/text/engram_hash.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ EngramConfig FlashConfig() {
   return config;
 }
 
-// Rows of position `position` of the compressed ids of Appendix B.
+// Rows of position `position` of the compressed ids of the independent program.
 Rows FlashRows(int layer_index, int position, int dead_position = -1) {
   std::vector<std::int32_t> ids = {5, 17, 99091, 2, 1000};
   if (dead_position >= 0) ids[static_cast<std::size_t>(dead_position)] = kEngramDead;
@@ -39,7 +40,8 @@ Rows FlashRows(int layer_index, int position, int dead_position = -1) {
 
 TEST(NumpyPcg64, RawStreamEqualsNumpy) {
   NumpyPcg64 zero(0);
-  for (const std::uint64_t expected : {11749869230777074271u, 4976686463289251617u, 755828109848996024u, 304881062738325533u}) {
+  for (const std::uint64_t expected :
+       {11749869230777074271u, 4976686463289251617u, 755828109848996024u, 304881062738325533u}) {
     EXPECT_EQ(zero.Next(), expected);
   }
   NumpyPcg64 two_words((std::uint64_t{1} << 63) + 12345);
@@ -53,8 +55,8 @@ TEST(NumpyPcg64, BoundedDrawsRejectLikeNumpy) {
   NumpyPcg64 generator(5);
   const std::uint64_t bound = (std::uint64_t{1} << 62) + (std::uint64_t{1} << 61) + 1;
   for (const std::uint64_t expected :
-       {5568631092344608287u, 5588953865617455548u, 3564779527194444072u, 1977039342899601836u, 373067199206180440u,
-        2825625255506439529u, 313192468052243501u, 337282879276512259u}) {
+       {5568631092344608287u, 5588953865617455548u, 3564779527194444072u, 1977039342899601836u,
+        373067199206180440u, 2825625255506439529u, 313192468052243501u, 337282879276512259u}) {
     EXPECT_EQ(generator.Below(bound), expected);
   }
 }
@@ -68,22 +70,24 @@ TEST(EngramHash, FlashMultipliersArePublished) {
 
 TEST(EngramHash, FlashPrimesArePublished) {
   const EngramHash first = MakeEngramHash(FlashConfig(), 0);
-  EXPECT_EQ(first.primes, (std::vector<Rows>{
-                              {16000057, 16000079, 16000081, 16000097, 16000121, 16000129, 16000133, 16000183},
-                              {16000189, 16000207, 16000211, 16000253, 16000277, 16000289, 16000307, 16000321},
-                              {16000339, 16000381, 16000393, 16000399, 16000403, 16000409, 16000447, 16000463}}));
+  EXPECT_EQ(
+      first.primes,
+      (std::vector<Rows>{{16000057, 16000079, 16000081, 16000097, 16000121, 16000129, 16000133, 16000183},
+                         {16000189, 16000207, 16000211, 16000253, 16000277, 16000289, 16000307, 16000321},
+                         {16000339, 16000381, 16000393, 16000399, 16000403, 16000409, 16000447, 16000463}}));
   EXPECT_EQ(first.rows(), 384006168);
   EXPECT_EQ(first.offsets[0], 0);
   EXPECT_EQ(first.offsets[2], 16000057 + 16000079);
   const EngramHash second = MakeEngramHash(FlashConfig(), 1);
-  EXPECT_EQ(second.primes, (std::vector<Rows>{
-                               {16000477, 16000487, 16000499, 16000507, 16000511, 16000573, 16000609, 16000627},
-                               {16000667, 16000669, 16000693, 16000697, 16000711, 16000729, 16000759, 16000769},
-                               {16000781, 16000799, 16000813, 16000819, 16000841, 16000877, 16000879, 16000889}}));
+  EXPECT_EQ(
+      second.primes,
+      (std::vector<Rows>{{16000477, 16000487, 16000499, 16000507, 16000511, 16000573, 16000609, 16000627},
+                         {16000667, 16000669, 16000693, 16000697, 16000711, 16000729, 16000759, 16000769},
+                         {16000781, 16000799, 16000813, 16000819, 16000841, 16000877, 16000879, 16000889}}));
   EXPECT_EQ(second.rows(), 384016682);
 }
 
-TEST(EngramHash, FlashRowsEqualAppendixB) {
+TEST(EngramHash, FlashRowsEqualAnIndependentProgram) {
   EXPECT_EQ(FlashRows(0, 0),
             (Rows{5412672,   18319159,  35492627,  60880252,  74962984,  95657733,  98005115,  127351390,
                   143494632, 151789366, 171410756, 185435171, 207165545, 218031260, 226330336, 247008214,

@@ -11,9 +11,9 @@
 #include "model/json_text.h"
 #include "model/safetensors.h"
 #include "model/text/atomic_file.h"
+#include "model/text/content_hash.h"
 #include "model/text/unicode.h"
 #include "model/text/utf8.h"
-#include "model/text/content_hash.h"
 
 namespace lockstep {
 namespace {
@@ -70,7 +70,9 @@ std::string ClassKey(const Tokenizer& tokenizer, std::int32_t id) {
 
 struct Paths {
   explicit Paths(const fs::path& dir)
-      : tokenizer(dir / "tokenizer.json"), map(dir / "engram_token_map.i32"), origin(dir / "engram_token_map.json") {}
+      : tokenizer(dir / "tokenizer.json"),
+        map(dir / "engram_token_map.i32"),
+        origin(dir / "engram_token_map.json") {}
   fs::path tokenizer, map, origin;
 };
 
@@ -80,8 +82,8 @@ std::string HexOf(std::uint64_t hash) {
   return hex;
 }
 
-// What engram_token_map.json says of a map made from a tokenizer. The map's own hash is there because the two files are written one
-// after the other.
+// What engram_token_map.json says of a map made from a tokenizer. The map's own hash is there because the two
+// files are written one after the other.
 Json OriginOf(std::uint64_t tokenizer_hash, std::span<const std::byte> map) {
   return {{"format", 1}, {"tokenizer_xxh3", HexOf(tokenizer_hash)}, {"map_xxh3", HexOf(ContentHash(map))}};
 }
@@ -109,8 +111,10 @@ std::vector<std::int32_t> ReadMap(const std::string& path, const ModelConfig& co
   std::memcpy(map.data(), file.bytes().data(), file.bytes().size());
   for (std::size_t id = 0; id < vocab_size; ++id) {
     if (map[id] >= 0 && map[id] < config.engram.compressed_vocab_size) continue;
-    throw InputError(path + ": id " + std::to_string(id) + ": expected a value from 0 to engram_compressed_vocab_size - 1 = " +
-                     std::to_string(config.engram.compressed_vocab_size - 1) + ", got " + std::to_string(map[id]));
+    throw InputError(path + ": id " + std::to_string(id) +
+                     ": expected a value from 0 to engram_compressed_vocab_size - 1 = " +
+                     std::to_string(config.engram.compressed_vocab_size - 1) + ", got " +
+                     std::to_string(map[id]));
   }
   return map;
 }
@@ -130,7 +134,8 @@ std::vector<std::int32_t> BuildMap(const Paths& paths, const std::string& dir, c
   built.compressed.resize(static_cast<std::size_t>(config.vocab_size), config.engram.pad_id);
   const auto bytes = std::as_bytes(std::span(built.compressed));
   const std::string origin = OriginOf(tokenizer.source_hash(), bytes).dump() + "\n";
-  if (WriteFileAtomically(paths.map, bytes)) WriteFileAtomically(paths.origin, std::as_bytes(std::span(origin)));
+  if (WriteFileAtomically(paths.map, bytes))
+    WriteFileAtomically(paths.origin, std::as_bytes(std::span(origin)));
   return built.compressed;
 }
 

@@ -1,5 +1,6 @@
-// Oracles: the classes that the normalizers of the `tokenizers` library give (golden/tokenizer-small/cases.json); for the real
-// vocabulary the published number of classes and digest (real_tokenizer_test.cc).
+// Oracles: the classes that the normalizers of the `tokenizers` library give
+// (golden/tokenizer-small/cases.json); for the real vocabulary the published number of classes and digest
+// (real_tokenizer_test.cc).
 #include "model/text/engram_map.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ Ids SmallClasses() { return SmallTokenizerCases()["engram_classes"].get<Ids>(); 
 
 void WriteMap(const fs::path& path, const Ids& map) {
   std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(map.data()), static_cast<std::streamsize>(map.size() * sizeof(map[0])));
+      .write(reinterpret_cast<const char*>(map.data()),
+             static_cast<std::streamsize>(map.size() * sizeof(map[0])));
 }
 
 std::string MessageOf(const fs::path& dir, const ModelConfig& config) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes unicode_tables.cc: character classes of the pre-tokenizer and the fold of Engram's token map, from Unicode 16.0.0.
+"""Writes unicode_tables.cc: character classes of the pre-tokenizer and the fold of Engram's token map.
 
-Unicode 16.0.0 is the version of the regular expression engine in the `tokenizers` library 0.21 to 0.23: all six classes agree
-with it on every code point (harness/text/tokenizer_diff.py checks). Needs a unicodedata of that version: Python 3.14, or the
-PyPI package unicodedata2 16.0.0.
+From Unicode 16.0.0, the version of the regular expression engine in the `tokenizers` library 0.21 to 0.23: all six
+classes agree with it on every code point (harness/text/tokenizer_diff.py checks). Needs a unicodedata of that version:
+Python 3.14, or the PyPI package unicodedata2 16.0.0.
 
 Usage: make_unicode_tables.py [--check]      --check compares with the file beside this script and writes nothing
 """
@@ -22,7 +22,7 @@ TABLES = pathlib.Path(__file__).with_name("unicode_tables.cc")
 
 # White_Space=Yes of PropList.txt, without CR and LF, which have a class of their own.
 WHITE_SPACE = [
-    0x09, 0x0B, 0x0C, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
+    0x09, 0x0B, 0x0C, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000
 ]
 NEWLINES = [0x0A, 0x0D]
 # Names as in the table: L letter, M mark, N number, P punctuation or symbol, S space, R newline.
@@ -111,8 +111,8 @@ def generate():
         "namespace {",
         "",
         "// clang-format off",
-        "constexpr CharClass L = CharClass::kLetter, M = CharClass::kMark, N = CharClass::kNumber, S = CharClass::kSpace,",
-        "                    P = CharClass::kPunctuation, R = CharClass::kNewline;",
+        "constexpr CharClass L = CharClass::kLetter, M = CharClass::kMark, N = CharClass::kNumber,",
+        "                    P = CharClass::kPunctuation, S = CharClass::kSpace, R = CharClass::kNewline;",
         "",
         "constexpr CharClassRange kRanges[] = {",
         *in_rows(f"{{0x{first:X},0x{last:X},{name}}}," for first, last, name in ranges),

@@ -1,4 +1,5 @@
-// The one random stream of NumPy that published constants depend on: Generator(PCG64(SeedSequence(seed))).integers.
+// The one random stream of NumPy that published constants depend on:
+// Generator(PCG64(SeedSequence(seed))).integers.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ class NumpyPcg64 {
   explicit NumpyPcg64(std::uint64_t seed);
 
   std::uint64_t Next();
-  // Uniform in [0, bound), by Lemire's method as Generator.integers(0, bound) draws it; bound above 2^32 (below, NumPy draws from
-  // 32-bit halves).
+  // Uniform in [0, bound), by Lemire's method as Generator.integers(0, bound) draws it; bound above 2^32
+  // (below, NumPy draws from 32-bit halves).
   std::uint64_t Below(std::uint64_t bound);
 
  private:

@@ -42,7 +42,8 @@ std::size_t PieceScanner::MatchNumber(std::size_t offset) const {
   return offset;
 }
 
-// Punctuation at `offset`: with the ASCII letters after it if it is ASCII, else with more punctuation and the newlines after.
+// Punctuation at `offset`: with the ASCII letters after it if it is ASCII, else with more punctuation and the
+// newlines after.
 std::size_t PieceScanner::MatchPunctuation(std::size_t offset) const {
   if (static_cast<unsigned char>(text_[offset]) < 0x80) {
     std::size_t end = offset + 1;
@@ -52,8 +53,8 @@ std::size_t PieceScanner::MatchPunctuation(std::size_t offset) const {
   return Skip(Sight::kNewline, Skip(Sight::kPunctuation, offset));
 }
 
-// A run of white space: up to its last newline if it has one; else all of it at a border, all but its last character before anything
-// else, and that last character when it is alone.
+// A run of white space: up to its last newline if it has one; else all of it at a border, all but its last
+// character before anything else, and that last character when it is alone.
 std::size_t PieceScanner::MatchWhiteSpace(std::size_t offset) const {
   std::size_t after_newline = offset;
   std::size_t last = offset;

@@ -1,9 +1,11 @@
 // Cuts text into the pieces that BPE merges within: DeepSeek's split patterns (V3, V4, V4.1) as a scanner.
 //
-// Each pattern splits the pieces that the ones before left, matches and gaps alike; what lies between its matches are pieces too:
+// Each pattern splits the pieces that the ones before left, matches and gaps alike; what lies between its
+// matches are pieces too:
 //   1. \p{N}{1,3}
 //   2. [一-龥぀-ゟ゠-ヿ]+
-//   3. [ascii punctuation][A-Za-z]+ | [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+ | ' '?[\p{P}\p{S}]+[\r\n]* | \s*[\r\n]+ | \s+(?!\S) | \s+
+//   3. [ascii punctuation][A-Za-z]+ | [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+
+//      | ' '?[\p{P}\p{S}]+[\r\n]* | \s*[\r\n]+ | \s+(?!\S) | \s+
 #pragma once
 
 #include <cstddef>
@@ -27,7 +29,8 @@ inline constexpr std::string_view kSplitPatterns[] = {
     R"(]+|\s+(?!\S)|\s+)",
 };
 
-// Pieces of `text` in order, without gaps or overlaps. Linear time. Ill-formed UTF-8: each maximal subpart is one kOther character.
+// Pieces of `text` in order, without gaps or overlaps. Linear time. Ill-formed UTF-8: each maximal subpart is
+// one unassigned character.
 class PieceScanner {
  public:
   explicit PieceScanner(std::string_view text) : classes_(CharClasses()), text_(text) {}
@@ -36,7 +39,8 @@ class PieceScanner {
   bool Next(std::string_view* piece);
 
  private:
-  // What the third pattern can see: the classes of characters, and where a match of the first two patterns or the text ends.
+  // What the third pattern can see: the classes of characters, and where a match of the first two patterns or
+  // the text ends.
   enum class Sight : std::uint8_t { kOther, kWordChar, kPunctuation, kSpace, kNewline, kNumber, kBorder };
   struct Char {
     Sight sight;

@@ -1,4 +1,5 @@
-// Oracles: the `tokenizers` library (golden/tokenizer-small/cases.json) and the split rules as published, applied by hand.
+// Oracles: the `tokenizers` library (golden/tokenizer-small/cases.json) and the split rules as published,
+// applied by hand.
 #include "model/text/pre_tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ Pieces Split(std::string_view text) {
 TEST(PieceScanner, EqualsTheTokenizersLibrary) {
   for (const auto& item : SmallTokenizerCases()["encode"]) {
     std::vector<std::size_t> lengths;
-    for (const std::string& piece : Split(item["text"].get_ref<const std::string&>())) lengths.push_back(piece.size());
+    for (const std::string& piece : Split(item["text"].get_ref<const std::string&>()))
+      lengths.push_back(piece.size());
     EXPECT_EQ(lengths, item["piece_bytes"].get<std::vector<std::size_t>>()) << item["text"];
   }
 }
@@ -75,7 +77,11 @@ TEST(PieceScanner, GapsArePieces) {
 
 TEST(PieceScanner, IllFormedBytesAreCharactersOfNoCategory) {
   EXPECT_EQ(Split("a\xFF\xFE!"), (Pieces{"a", "\xFF\xFE", "!"}));
-  EXPECT_EQ(Split("\xFF\xFE" "a"), (Pieces{"\xFF", "\xFE" "a"}));
+  EXPECT_EQ(Split("\xFF\xFE"
+                  "a"),
+            (Pieces{"\xFF",
+                    "\xFE"
+                    "a"}));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The published vocabularies of DeepSeek-V4 and V4.1. Oracles: ids listed in spec/encoding.md (from an independent implementation and
-// the model's own goldens), the published digest of Engram's token map. All skip when ci/fetch_test_data.sh has not been run.
+// The published vocabularies of DeepSeek-V4 and V4.1. Oracles: ids from an independent implementation, some of
+// them also in the model's own examples; the published digest of Engram's token map. All skip when
+// ci/fetch_test_data.sh has not been run.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -44,7 +45,8 @@ TEST(RealTokenizer, PlainTextEqualsThePublishedIds) {
       {"x=1;y=[2,3]\r\nz", {90, 31, 19, 29, 91, 23551, 20, 14, 21, 63, 204, 201, 92}},
       {"{\"ticker\": \"NVDA\"}", {24313, 86, 27654, 3362, 582, 76399, 8088, 62773}},
       {"<tool_result>ok</tool_result>", {30, 72461, 46148, 32, 633, 1718, 72461, 46148, 32}},
-      {"emoji 😀👩‍👩‍👧 x", {18872, 7063, 53769, 225, 25730, 105, 46088, 25730, 105, 46088, 25730, 103, 1527}},
+      {"emoji 😀👩‍👩‍👧 x",
+       {18872, 7063, 53769, 225, 25730, 105, 46088, 25730, 105, 46088, 25730, 103, 1527}},
       {"①②③④", {104894, 21686, 28650}},
       {"٣٤٥٦", {127056, 152, 100, 152, 101, 152, 102}},
       {"龥龦", {2715, 101, 2715, 102}},
@@ -73,7 +75,8 @@ TEST(RealTokenizer, TemplateTextEqualsThePublishedIds) {
       {"<｜begin▁of▁sentence｜><｜System｜>You are a helpful assistant.<｜User｜>Hello<｜Assistant｜></think>",
        {0, 128799, 3476, 477, 260, 11502, 22896, 16, 128803, 19923, 128804, 128822}},
       {"<｜User｜><tool_result>{\"price\": 181.2}</tool_result><｜Assistant｜><think>",
-       {128803, 30, 72461, 46148, 32, 24313, 18785, 3362, 223, 8939, 16, 20, 24568, 72461, 46148, 32, 128804, 128821}},
+       {128803, 30, 72461, 46148, 32, 24313, 18785, 3362, 223, 8939, 16, 20, 24568, 72461, 46148, 32, 128804,
+        128821}},
       {"\n\n<｜DSML｜ calls>\n", {271, 30, 128825, 10699, 1018}},
       {"<｜deepseek_image｜>", {129264}},
   };
@@ -101,7 +104,8 @@ TEST(RealTokenizer, ControlTokensHaveTheirIds) {
 }
 
 std::string Sha256OfFile(const std::filesystem::path& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(("sha256sum '" + path.string() + "'").c_str(), "r"), ::pclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      ::popen(("sha256sum '" + path.string() + "'").c_str(), "r"), ::pclose);
   char digest[65] = {};
   if (!pipe || std::fread(digest, 1, 64, pipe.get()) != 64) return "sha256sum failed";
   return digest;
@@ -117,7 +121,8 @@ TEST(RealTokenizer, EngramMapHasThePublishedDigest) {
   config.engram.pad_id = 2;
   const Ids map = LoadEngramTokenMap(dir.path().string(), config);
   for (const std::int32_t id : {0, 2, 3}) EXPECT_EQ(map[static_cast<std::size_t>(id)], id);
-  EXPECT_EQ(Sha256OfFile(dir.path() / "engram_token_map.i32"), "c60a86322ec17b4142bfef3c57a8d81fb428550cdf487f88a4320cb59fe46481");
+  EXPECT_EQ(Sha256OfFile(dir.path() / "engram_token_map.i32"),
+            "c60a86322ec17b4142bfef3c57a8d81fb428550cdf487f88a4320cb59fe46481");
 }
 
 }  // namespace

@@ -9,11 +9,12 @@
 
 namespace lockstep {
 
-// Joined outputs, Flush included, equal Tokenizer::Decode of all ids. Never stalls: at most three bytes are held back, and only
-// while they may still become a character. The tokenizer must outlive it.
+// Joined outputs, Flush included, equal Tokenizer::Decode of all ids. Never stalls: at most three bytes are
+// held back, and only while they may still become a character. The tokenizer must outlive it.
 class StreamDecoder {
  public:
-  StreamDecoder(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
   // Text that became certain with this id; may be empty.
   std::string Push(std::int32_t id) {

@@ -1,4 +1,5 @@
-// Data of the tokenizer's tests and benchmarks: the small tokenizer of golden/, and the real ones that ci/fetch_test_data.sh fetches.
+// Data of the tokenizer's tests and benchmarks: the small tokenizer of golden/, and the real ones that
+// ci/fetch_test_data.sh fetches.
 #pragma once
 
 #include <cstdlib>
@@ -18,7 +19,9 @@ inline std::string ReadText(const std::filesystem::path& path) {
   return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
 }
 
-inline std::string SmallTokenizerPath() { return std::string(LOCKSTEP_SOURCE_DIR) + "/golden/tokenizer-small/tokenizer.json"; }
+inline std::string SmallTokenizerPath() {
+  return std::string(LOCKSTEP_SOURCE_DIR) + "/golden/tokenizer-small/tokenizer.json";
+}
 
 // What the `tokenizers` library says of it.
 inline const nlohmann::json& SmallTokenizerCases() {
@@ -32,7 +35,8 @@ inline const Tokenizer& SmallTokenizer() {
   return tokenizer;
 }
 
-// Path of the tokenizer.json of "v4" or "v41" in $LOCKSTEP_TESTDATA, else in build/testdata; nullopt if it has not been fetched.
+// Path of the tokenizer.json of "v4" or "v41" in $LOCKSTEP_TESTDATA, else in build/testdata; nullopt if it has
+// not been fetched.
 inline std::optional<std::string> RealTokenizerPath(const std::string& name) {
   const char* dir = std::getenv("LOCKSTEP_TESTDATA");
   const std::string root = dir != nullptr ? dir : std::string(LOCKSTEP_SOURCE_DIR) + "/build/testdata";

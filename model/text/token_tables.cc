@@ -9,8 +9,8 @@
 #include "model/error.h"
 #include "model/json_text.h"
 #include "model/text/bpe.h"
-#include "model/text/utf8.h"
 #include "model/text/content_hash.h"
+#include "model/text/utf8.h"
 
 namespace lockstep {
 namespace {
@@ -33,7 +33,8 @@ constexpr std::size_t kHashedFrom = offsetof(Header, source_hash);
 constexpr std::size_t kBodyOffset = Aligned(sizeof(Header));
 
 template <typename T>
-bool TakeSection(std::span<const std::byte> image, std::uint64_t bytes, std::size_t* offset, std::span<const T>* section) {
+bool TakeSection(std::span<const std::byte> image, std::uint64_t bytes, std::size_t* offset,
+                 std::span<const T>* section) {
   if (bytes > image.size() || Aligned(bytes) > image.size() - *offset || bytes % sizeof(T) != 0) return false;
   *section = {reinterpret_cast<const T*>(image.data() + *offset), bytes / sizeof(T)};
   *offset += Aligned(bytes);
@@ -98,18 +99,23 @@ bool TokenTables::Open(std::span<const std::byte> image, TokenTables* tables) {
   return true;
 }
 
-// The image may come from a file that someone else wrote: every index is checked once here, and none when it is used.
+// The image may come from a file that someone else wrote: every index is checked once here, and none when it is
+// used.
 bool TokenTables::IsSound() const {
   const auto is_id = [this](std::int32_t id) { return IsValidId(id); };
   const auto has_room = [](auto slots, auto is_empty) {
     return std::has_single_bit(slots.size()) && std::ranges::any_of(slots, is_empty);
   };
-  const auto is_merge = [this](std::uint64_t slot) { return slot == kEmptySlot || (slot & kRankMask) < merge_results_.size(); };
-  return flags_.size() < static_cast<std::size_t>(kMaxVocabSize) + 1 && token_offsets_.size() == flags_.size() + 1 &&
-         token_offsets_.back() == token_bytes_.size() && std::ranges::is_sorted(token_offsets_) && byte_ids_.size() == 256 &&
+  const auto is_merge = [this](std::uint64_t slot) {
+    return slot == kEmptySlot || (slot & kRankMask) < merge_results_.size();
+  };
+  return flags_.size() < static_cast<std::size_t>(kMaxVocabSize) + 1 &&
+         token_offsets_.size() == flags_.size() + 1 && token_offsets_.back() == token_bytes_.size() &&
+         std::ranges::is_sorted(token_offsets_) && byte_ids_.size() == 256 &&
          std::ranges::all_of(byte_ids_, is_id) && std::ranges::all_of(merge_results_, is_id) &&
          has_room(merge_slots_, [](std::uint64_t slot) { return slot == kEmptySlot; }) &&
-         std::ranges::all_of(merge_slots_, is_merge) && has_room(word_slots_, [](const WordSlot& slot) { return slot.id < 0; }) &&
+         std::ranges::all_of(merge_slots_, is_merge) &&
+         has_room(word_slots_, [](const WordSlot& slot) { return slot.id < 0; }) &&
          std::ranges::all_of(word_slots_, [&](const WordSlot& slot) { return slot.id < 0 || is_id(slot.id); });
 }
 
@@ -140,7 +146,8 @@ class TokenImageBuilder {
     throw InputError(file_ + ": " + field + ": expected " + expected);
   }
 
-  // The bytes that a vocabulary text stands for: its characters through the byte map, or itself if one is not in the map.
+  // The bytes that a vocabulary text stands for: its characters through the byte map, or itself if one is not
+  // in the map.
   Token Spell(const std::string& text) const {
     static const std::unordered_map<char32_t, char> byte_of = [] {
       std::unordered_map<char32_t, char> map;
@@ -168,7 +175,8 @@ class TokenImageBuilder {
     for (const VocabularyEntry& entry : spec_.vocabulary) {
       Token& token = Slot(entry.id);
       if (token.flags != 0) Fail("model.vocab", "each id once, got " + std::to_string(entry.id) + " twice");
-      if (!ids_.emplace(entry.text, entry.id).second) Fail("model.vocab", "each text once, got \"" + Printable(entry.text) + "\" twice");
+      if (!ids_.emplace(entry.text, entry.id).second)
+        Fail("model.vocab", "each text once, got \"" + Printable(entry.text) + "\" twice");
       token = Spell(entry.text);
     }
   }
@@ -178,12 +186,15 @@ class TokenImageBuilder {
       const AddedToken& added = spec_.added[i];
       const std::string field = "added_tokens[" + std::to_string(i) + "]";
       const auto [known, is_new] = ids_.emplace(added.content, added.id);
-      if (known->second != added.id) Fail(field + ".id", std::to_string(known->second) + ", where \"" + Printable(added.content) + "\" has it");
+      if (known->second != added.id)
+        Fail(field + ".id",
+             std::to_string(known->second) + ", where \"" + Printable(added.content) + "\" has it");
       Token& token = Slot(added.id);
       const bool is_taken = is_new ? token.flags != 0 : (token.flags & kTokenAdded) != 0;
       if (is_taken) Fail(field + ".id", "an id of its own, got " + std::to_string(added.id));
       token = Spell(added.content);
-      token.flags |= kTokenAdded | (added.special ? kTokenSpecial : 0) | (added.normalized ? kTokenNormalized : 0);
+      token.flags |=
+          kTokenAdded | (added.special ? kTokenSpecial : 0) | (added.normalized ? kTokenNormalized : 0);
     }
   }
 
@@ -201,14 +212,17 @@ class TokenImageBuilder {
       std::string character;
       AppendUtf8(ByteCharacters()[byte], &character);
       const auto found = ids_.find(character);
-      if (found == ids_.end()) Fail("model.vocab", "a token for each byte, none for byte " + std::to_string(byte));
+      if (found == ids_.end())
+        Fail("model.vocab", "a token for each byte, none for byte " + std::to_string(byte));
       byte_ids_.push_back(found->second);
     }
   }
 
   std::int32_t MergeId(std::string_view text, std::size_t rank) const {
     const auto found = ids_.find(text);
-    if (found == ids_.end()) Fail("model.merges[" + std::to_string(rank) + "]", "tokens of model.vocab, got \"" + Printable(text) + "\"");
+    if (found == ids_.end())
+      Fail("model.merges[" + std::to_string(rank) + "]",
+           "tokens of model.vocab, got \"" + Printable(text) + "\"");
     return found->second;
   }
 
@@ -222,14 +236,17 @@ class TokenImageBuilder {
       merge_results_.push_back(MergeId(merged, rank));
       const std::uint64_t key = TokenTables::MergeKey(MergeId(merge.left, rank), MergeId(merge.right, rank));
       std::uint64_t slot = TokenTables::HashMerge(key) & mask;
-      while (merge_slots_[slot] != TokenTables::kEmptySlot && merge_slots_[slot] >> TokenTables::kRankBits != key) {
+      while (merge_slots_[slot] != TokenTables::kEmptySlot &&
+             merge_slots_[slot] >> TokenTables::kRankBits != key) {
         slot = (slot + 1) & mask;
       }
-      merge_slots_[slot] = (key << TokenTables::kRankBits) | rank;  // a merge listed again takes the later rank, as in `tokenizers`
+      // A merge listed again takes the later rank, as in the `tokenizers` library.
+      merge_slots_[slot] = (key << TokenTables::kRankBits) | rank;
     }
   }
 
-  // Pieces of several bytes that encode to the one token that they spell. Not all tokens do: merges may lead elsewhere.
+  // Pieces of several bytes that encode to the one token that they spell. Not all tokens do: merges may lead
+  // elsewhere.
   void AddWords(const std::vector<std::byte>& image) {
     TokenTables tables;
     LOCKSTEP_CHECK(TokenTables::Open(image, &tables));
@@ -287,8 +304,8 @@ class TokenImageBuilder {
   std::size_t longest_word_ = 0;
 };
 
-std::vector<std::byte> BuildTokenImage(const TokenizerSpec& spec, std::uint64_t source_hash, std::uint64_t source_size,
-                                       const std::string& file) {
+std::vector<std::byte> BuildTokenImage(const TokenizerSpec& spec, std::uint64_t source_hash,
+                                       std::uint64_t source_size, const std::string& file) {
   return TokenImageBuilder(spec, file).Build(source_hash, source_size);
 }
 

@@ -1,4 +1,5 @@
-// The vocabulary and its merges as flat tables in one block of bytes, which the binary cache stores and maps unchanged.
+// The vocabulary and its merges as flat tables in one block of bytes, which the binary cache stores and maps
+// unchanged.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +14,15 @@ namespace lockstep {
 
 inline constexpr std::uint32_t kNoRank = 0xFFFFFFFFu;
 
-// Bits of a token's flags.
+// Bits of a token's flags. Spelled raw: tokenizer.json has its text as it is, not a character a byte.
 inline constexpr std::uint8_t kTokenPresent = 1, kTokenAdded = 2, kTokenSpecial = 4, kTokenNormalized = 8,
-                              kTokenSpelledRaw = 16;  // tokenizer.json spells it as it is, not a character a byte
+                              kTokenSpelledRaw = 16;
 
 // Read-only tables over an image that BuildTokenImage made; the image must outlive them. Copying is cheap.
 class TokenTables {
  public:
-  // Looks at the sizes and every index in the image: afterwards no lookup can leave it. False if it is not a whole, sound image.
+  // Looks at the sizes and every index in the image: afterwards no lookup can leave it. False if it is not a
+  // whole, sound image.
   static bool Open(std::span<const std::byte> image, TokenTables* tables);
 
   int vocab_size() const { return static_cast<int>(flags_.size()); }
@@ -47,7 +49,8 @@ class TokenTables {
     }
   }
   std::int32_t MergeResult(std::uint32_t rank) const { return merge_results_[rank]; }
-  // The token that these bytes, as a piece, encode to when they encode to one token; -1 if to several or if it is not known.
+  // The token that these bytes, as a piece, encode to when they encode to one token; -1 if to several or if it
+  // is not known.
   std::int32_t WholePiece(std::string_view piece) const;
 
  private:
@@ -75,18 +78,19 @@ class TokenTables {
   std::uint64_t source_hash_ = 0, source_size_ = 0;
   std::uint64_t merge_mask_ = 0, word_mask_ = 0;
   std::size_t longest_word_ = 0;
-  std::span<const std::uint32_t> token_offsets_;   // [vocab + 1]
+  std::span<const std::uint32_t> token_offsets_;  // [vocab + 1]
   std::span<const char> token_bytes_;
-  std::span<const std::uint8_t> flags_;            // [vocab]
-  std::span<const std::int32_t> byte_ids_;         // [256]
-  std::span<const std::uint64_t> merge_slots_;     // open addressing: key << 24 | rank
-  std::span<const std::int32_t> merge_results_;    // [merges]
-  std::span<const WordSlot> word_slots_;           // open addressing by HashWord
+  std::span<const std::uint8_t> flags_;          // [vocab]
+  std::span<const std::int32_t> byte_ids_;       // [256]
+  std::span<const std::uint64_t> merge_slots_;   // open addressing: key << 24 | rank
+  std::span<const std::int32_t> merge_results_;  // [merges]
+  std::span<const WordSlot> word_slots_;         // open addressing by HashWord
 };
 
-// Lays out the tables. `source_hash` and `source_size` describe the tokenizer.json; `file` is for messages. Throws InputError naming
-// the field for an id or text used twice, a merge of unknown tokens, or a byte without a token.
-std::vector<std::byte> BuildTokenImage(const TokenizerSpec& spec, std::uint64_t source_hash, std::uint64_t source_size,
-                                       const std::string& file);
+// Lays out the tables. `source_hash` and `source_size` describe the tokenizer.json; `file` is for messages.
+// Throws InputError naming the field for an id or text used twice, a merge of unknown tokens, or a byte without
+// a token.
+std::vector<std::byte> BuildTokenImage(const TokenizerSpec& spec, std::uint64_t source_hash,
+                                       std::uint64_t source_size, const std::string& file);
 
 }  // namespace lockstep

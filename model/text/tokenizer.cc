@@ -1,15 +1,12 @@
 #include "model/text/tokenizer.h"
 
 #include "model/error.h"
-#include "model/safetensors.h"
 #include "model/text/added_tokens.h"
 #include "model/text/bpe.h"
 #include "model/text/pre_tokenizer.h"
 #include "model/text/token_tables.h"
 #include "model/text/tokenizer_cache.h"
-#include "model/text/tokenizer_json.h"
 #include "model/text/utf8.h"
-#include "model/text/content_hash.h"
 
 namespace lockstep {
 namespace {
@@ -25,7 +22,8 @@ TokenTables OpenTables(const TokenImage& image) {
 }  // namespace
 
 struct Tokenizer::Tables {
-  explicit Tables(std::unique_ptr<TokenImage> held) : image(std::move(held)), tables(OpenTables(*image)), added(tables) {}
+  explicit Tables(std::unique_ptr<TokenImage> held)
+      : image(std::move(held)), tables(OpenTables(*image)), added(tables) {}
 
   void EncodeWords(std::string_view text, std::vector<std::int32_t>* ids) const {
     PieceScanner scanner(text);
@@ -44,12 +42,7 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::FromFile(const std::string& path, const TokenizerOptions& options) {
-  const MappedFile file(path);
-  const std::string_view json(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  const std::uint64_t hash = ContentHash(file.bytes());
-  auto image = LoadTokenImage(path, hash, json.size(), options,
-                              [&] { return BuildTokenImage(ParseTokenizerJson(json, path), hash, json.size(), path); });
-  return Tokenizer(std::make_unique<Tables>(std::move(image)));
+  return Tokenizer(std::make_unique<Tables>(LoadTokenImage(path, options)));
 }
 
 Tokenizer Tokenizer::FromDirectory(const std::string& dir, const TokenizerOptions& options) {
@@ -57,9 +50,7 @@ Tokenizer Tokenizer::FromDirectory(const std::string& dir, const TokenizerOption
 }
 
 Tokenizer Tokenizer::FromJson(std::string_view json, const std::string& file) {
-  const std::uint64_t hash = ContentHash(std::as_bytes(std::span(json)));
-  return Tokenizer(std::make_unique<Tables>(
-      HoldTokenImage(BuildTokenImage(ParseTokenizerJson(json, file), hash, json.size(), file))));
+  return Tokenizer(std::make_unique<Tables>(MakeTokenImage(json, file)));
 }
 
 int Tokenizer::vocab_size() const { return tables_->tables.vocab_size(); }
@@ -81,7 +72,8 @@ std::vector<std::int32_t> Tokenizer::Encode(std::span<const TextSegment> segment
       parts.push_back({segment.text});
     }
   }
-  if (bytes > kMaxTextBytes) throw InputError("text: expected fewer than 2^31 bytes, got " + std::to_string(bytes));
+  if (bytes > kMaxTextBytes)
+    throw InputError("text: expected fewer than 2^31 bytes, got " + std::to_string(bytes));
 
   std::vector<std::int32_t> ids;
   ids.reserve(bytes / 4);
@@ -107,7 +99,9 @@ std::string_view Tokenizer::TokenBytes(std::int32_t id) const { return tables_->
 std::string Tokenizer::VocabularyString(std::int32_t id) const { return SpellToken(tables_->tables, id); }
 bool Tokenizer::IsAdded(std::int32_t id) const { return (tables_->tables.Flags(id) & kTokenAdded) != 0; }
 bool Tokenizer::IsSpecial(std::int32_t id) const { return (tables_->tables.Flags(id) & kTokenSpecial) != 0; }
-std::optional<std::int32_t> Tokenizer::SpecialId(std::string_view text) const { return tables_->added.Find(text); }
+std::optional<std::int32_t> Tokenizer::SpecialId(std::string_view text) const {
+  return tables_->added.Find(text);
+}
 
 std::string Tokenizer::DecodeBytes(std::span<const std::int32_t> ids, bool skip_special) const {
   std::string bytes;

@@ -12,9 +12,9 @@
 
 namespace lockstep {
 
-// A run of text for Encode. In a segment with parse_special added tokens (control tokens among them) become their ids; in one
-// without, the same characters are ordinary text. Ordinary text of neighbouring segments is joined before it is split into words,
-// because "}" + "</tool_result>" has other ids joined than apart.
+// A run of text for Encode. In a segment with parse_special added tokens (control tokens among them) become
+// their ids; in one without, the same characters are ordinary text. Ordinary text of neighbouring segments is
+// joined before it is split into words, because "}" + "</tool_result>" has other ids joined than apart.
 struct TextSegment {
   std::string_view text;
   bool parse_special = false;
@@ -23,14 +23,15 @@ struct TextSegment {
 struct TokenizerOptions {
   // Read and write the binary cache (docs/text.md). A cache that cannot be read or written is no error.
   bool use_cache = true;
-  // Where the cache lies. Empty: beside tokenizer.json, else $XDG_CACHE_HOME/lockstep, else $HOME/.cache/lockstep.
+  // Where the cache lies. Empty: beside tokenizer.json, else $XDG_CACHE_HOME/lockstep or $HOME/.cache/lockstep,
+  // and none at all for a file below 1 MiB.
   std::string cache_dir;
 };
 
 class Tokenizer {
  public:
-  // Loads a tokenizer.json. Throws InputError naming file and field: missing, malformed, or a feature other than byte-level BPE
-  // with the DeepSeek split patterns.
+  // Loads a tokenizer.json. Throws InputError naming file and field: missing, malformed, or a feature other
+  // than byte-level BPE with the DeepSeek split patterns.
   static Tokenizer FromFile(const std::string& path, const TokenizerOptions& options = {});
   // Loads DIR/tokenizer.json.
   static Tokenizer FromDirectory(const std::string& dir, const TokenizerOptions& options = {});
@@ -46,8 +47,9 @@ class Tokenizer {
   // XXH3 of the tokenizer.json it was made from.
   std::uint64_t source_hash() const;
 
-  // Ids of `text`; no BOS is added. Any byte string encodes, and DecodeBytes gives the same bytes back: a maximal ill-formed
-  // subpart of UTF-8 counts as one unassigned character. Callers that must refuse such input use FindInvalidUtf8.
+  // Ids of `text`; no BOS is added. Any byte string encodes, and DecodeBytes gives the same bytes back: a
+  // maximal ill-formed subpart of UTF-8 counts as one unassigned character. Callers that must refuse such input
+  // use FindInvalidUtf8.
   std::vector<std::int32_t> Encode(std::string_view text, bool parse_special) const;
   std::vector<std::int32_t> EncodeOrdinary(std::string_view text) const { return Encode(text, false); }
   std::vector<std::int32_t> Encode(std::span<const TextSegment> segments) const;
@@ -56,7 +58,8 @@ class Tokenizer {
   bool HasToken(std::int32_t id) const;
   // The bytes that the token stands for; empty for an id without a token. Valid as long as the tokenizer lives.
   std::string_view TokenBytes(std::int32_t id) const;
-  // The token as spelled in tokenizer.json (ordinary tokens: one character a byte, GPT-2's map); empty without a token.
+  // The token as spelled in tokenizer.json (ordinary tokens: one character a byte, GPT-2's map); empty without
+  // a token.
   std::string VocabularyString(std::int32_t id) const;
   // Cut out of the text before BPE when parse_special is on: every entry of added_tokens.
   bool IsAdded(std::int32_t id) const;

@@ -1,12 +1,12 @@
-// The binary cache of a tokenizer.json: the image of token_tables.h in a file. Format and places: docs/text.md.
+// From a tokenizer.json to the tables of token_tables.h, through the binary cache. Format and places of the
+// cache: docs/text.md.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "model/text/tokenizer.h"
 
@@ -19,13 +19,11 @@ class TokenImage {
   virtual std::span<const std::byte> bytes() const = 0;
 };
 
-// The image of the tokenizer.json at `path`, mapped from the cache if one was made from a file of this hash and size, else built by
-// `build` and, if some cache directory can be written, stored for the next time. A cache that is damaged counts as none.
-std::unique_ptr<TokenImage> LoadTokenImage(const std::string& path, std::uint64_t source_hash, std::uint64_t source_size,
-                                           const TokenizerOptions& options,
-                                           const std::function<std::vector<std::byte>()>& build);
+// The image of a tokenizer.json in memory. Throws InputError as ParseTokenizerJson and BuildTokenImage do.
+std::unique_ptr<TokenImage> MakeTokenImage(std::string_view json, const std::string& file);
 
-// An image in memory.
-std::unique_ptr<TokenImage> HoldTokenImage(std::vector<std::byte> bytes);
+// The image of the tokenizer.json at `path`: mapped from the cache if one was made from a file of this hash and
+// size, else made, and stored for the next time if some place can be written. A damaged cache counts as none.
+std::unique_ptr<TokenImage> LoadTokenImage(const std::string& path, const TokenizerOptions& options);
 
 }  // namespace lockstep

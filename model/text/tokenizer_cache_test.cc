@@ -1,4 +1,5 @@
-// Contract (docs/text.md): the cache never changes what the tokenizer does; whatever is wrong with it, it is made anew.
+// Contract (docs/text.md): the cache never changes what the tokenizer does; whatever is wrong with it, it is
+// made anew.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,17 +20,19 @@ constexpr const char* kText = "The river was wide <｜User｜> and slow, 你好 
 
 void WriteText(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
+// The same tokenizer in a file of the size that gets a cache.
+std::string LargeEnough(const std::string& json) { return json + std::string(1 << 20, ' '); }
+
 class TokenizerCache : public ::testing::Test {
  protected:
   TokenizerCache() {
-    fs::copy_file(SmallTokenizerPath(), dir_.path() / "tokenizer.json");
+    WriteText(dir_.path() / "tokenizer.json", LargeEnough(ReadText(SmallTokenizerPath())));
     ExpectRight();
   }
 
   void ExpectRight() const {
     const Tokenizer tokenizer = Tokenizer::FromDirectory(dir_.path().string());
     EXPECT_EQ(tokenizer.Encode(kText, true), SmallTokenizer().Encode(kText, true));
-    EXPECT_EQ(tokenizer.source_hash(), SmallTokenizer().source_hash());
     EXPECT_EQ(tokenizer.vocab_size(), SmallTokenizer().vocab_size());
   }
 
@@ -43,14 +46,15 @@ TEST_F(TokenizerCache, IsWrittenBesideTheTokenizerAndReadBack) {
   const auto written = fs::last_write_time(cache());
   ExpectRight();
   EXPECT_EQ(fs::last_write_time(cache()), written);
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir_.path()), fs::directory_iterator()), 2) << "a temporary file was left";
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_.path()), fs::directory_iterator()), 2)
+      << "a temporary file was left";
 }
 
 TEST_F(TokenizerCache, OfAnotherTokenizerIsReplaced) {
   const std::string before = ReadText(cache());
   auto document = nlohmann::json::parse(ReadText(SmallTokenizerPath()));
   document["model"]["merges"].erase(0);
-  WriteText(dir_.path() / "tokenizer.json", document.dump());
+  WriteText(dir_.path() / "tokenizer.json", LargeEnough(document.dump()));
   const Tokenizer changed = Tokenizer::FromDirectory(dir_.path().string());
   EXPECT_EQ(changed.Encode(kText, true), Tokenizer::FromJson(document.dump(), "changed").Encode(kText, true));
   EXPECT_NE(ReadText(cache()), before);
@@ -65,7 +69,8 @@ TEST_F(TokenizerCache, EveryDamageIsNoticed) {
     ExpectRight();
     EXPECT_EQ(ReadText(cache()), good) << "byte " << at;
   }
-  for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{95}, good.size() / 2, good.size() - 1}) {
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{7}, std::size_t{95}, good.size() / 2, good.size() - 1}) {
     WriteText(cache(), good.substr(0, size));
     ExpectRight();
     EXPECT_EQ(ReadText(cache()), good) << "cut to " << size;
@@ -93,6 +98,13 @@ TEST_F(TokenizerCache, IndicesAreCheckedDespiteARightChecksum) {
     for (const char* piece : {"The", " river", "\xE4\xBD\xA0"}) tables.WholePiece(piece);
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST_F(TokenizerCache, ASmallFileGetsNone) {
+  fs::remove(cache());
+  fs::copy_file(SmallTokenizerPath(), dir_.path() / "tokenizer.json", fs::copy_options::overwrite_existing);
+  ExpectRight();
+  EXPECT_FALSE(fs::exists(cache()));
 }
 
 TEST_F(TokenizerCache, AnUnwritableDirectoryIsNoError) {

@@ -18,7 +18,8 @@ class FieldError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Builds a document of everything but model.vocab and model.merges, which are a hundred times larger and go straight to the spec.
+// Builds a document of everything but model.vocab and model.merges, which are a hundred times larger and go
+// straight to the spec.
 class SpecReader : public Json::json_sax_t {
  public:
   explicit SpecReader(TokenizerSpec* spec) : spec_(spec) {}
@@ -89,7 +90,8 @@ class SpecReader : public Json::json_sax_t {
   bool Number(std::int64_t value) {
     if (section_ != Section::kVocabulary) return Add(value);
     if (value < 0 || value >= kMaxVocabSize) {
-      throw FieldError("model.vocab[\"" + Printable(key_) + "\"]: expected an id from 0 to " + std::to_string(kMaxVocabSize - 1));
+      throw FieldError("model.vocab[\"" + Printable(key_) + "\"]: expected an id from 0 to " +
+                       std::to_string(kMaxVocabSize - 1));
     }
     spec_->vocabulary.push_back({std::move(key_), static_cast<std::int32_t>(value)});
     return true;
@@ -118,13 +120,16 @@ class SpecReader : public Json::json_sax_t {
 
   // A value of a kind that the section does not hold.
   [[noreturn]] void Fail() const {
-    if (section_ == Section::kVocabulary) throw FieldError("model.vocab[\"" + Printable(key_) + "\"]: expected an integer id");
+    if (section_ == Section::kVocabulary)
+      throw FieldError("model.vocab[\"" + Printable(key_) + "\"]: expected an integer id");
     throw FieldError("model.merges[" + std::to_string(spec_->merges.size()) +
-                     "]: expected \"left right\" or [\"left\", \"right\"], at most " + std::to_string(kMaxMerges) + " of them");
+                     "]: expected \"left right\" or [\"left\", \"right\"], at most " +
+                     std::to_string(kMaxMerges) + " of them");
   }
 
   bool Open(Json value) {
-    if (open_.size() == kMaxDepth) throw FieldError("expected no more than " + std::to_string(kMaxDepth) + " nested values");
+    if (open_.size() == kMaxDepth)
+      throw FieldError("expected no more than " + std::to_string(kMaxDepth) + " nested values");
     Json* const added = Put(std::move(value));
     if (open_.size() == 1 && key_ == "model") model_ = added;
     open_.push_back(added);
@@ -172,13 +177,14 @@ const Json& Member(const Json& object, const std::string& path, const char* name
 // Absent, null, false, 0 or "": the feature is off.
 bool IsOff(const Json& object, const char* name) {
   const auto found = object.find(name);
-  return found == object.end() || found->is_null() || *found == Json(false) || *found == Json(0) || *found == Json("");
+  return found == object.end() || found->is_null() || *found == Json(false) || *found == Json(0) ||
+         *found == Json("");
 }
 
 void CheckModel(const Json& model) {
   Require(Member(model, "model", "type") == "BPE", "model.type", "\"BPE\"");
-  for (const char* feature : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
-                              "ignore_merges"}) {
+  for (const char* feature : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                              "byte_fallback", "ignore_merges"}) {
     Require(IsOff(model, feature), std::string("model.") + feature, "null or false");
   }
   Require(Member(model, "model", "vocab") == Json(true), "model.vocab", "an object of token texts and ids");
@@ -187,8 +193,9 @@ void CheckModel(const Json& model) {
 
 void CheckNormalizer(const Json& document) {
   const Json& normalizer = Member(document, "", "normalizer");
-  const bool is_empty = normalizer.is_null() || (normalizer.is_object() && normalizer.value("type", Json()) == "Sequence" &&
-                                                 normalizer.value("normalizers", Json()) == Json::array());
+  const bool is_empty =
+      normalizer.is_null() || (normalizer.is_object() && normalizer.value("type", Json()) == "Sequence" &&
+                               normalizer.value("normalizers", Json()) == Json::array());
   Require(is_empty, "normalizer", "null or an empty Sequence");
 }
 
@@ -217,11 +224,13 @@ void CheckPreTokenizer(const Json& document) {
 AddedToken ParseAddedToken(const Json& entry, const std::string& field) {
   AddedToken token;
   const Json& id = Member(entry, field, "id");
-  const bool in_range = id.is_number_integer() && id.get<std::int64_t>() >= 0 && id.get<std::int64_t>() < kMaxVocabSize;
+  const bool in_range =
+      id.is_number_integer() && id.get<std::int64_t>() >= 0 && id.get<std::int64_t>() < kMaxVocabSize;
   Require(in_range, field + ".id", "an id from 0 to " + std::to_string(kMaxVocabSize - 1));
   token.id = id.get<std::int32_t>();
   const Json& content = Member(entry, field, "content");
-  Require(content.is_string() && !content.get_ref<const std::string&>().empty(), field + ".content", "a text of one byte or more");
+  Require(content.is_string() && !content.get_ref<const std::string&>().empty(), field + ".content",
+          "a text of one byte or more");
   token.content = content.get<std::string>();
   for (const char* feature : {"single_word", "lstrip", "rstrip"}) {
     Require(IsOff(entry, feature), field + "." + feature, "false");
@@ -240,7 +249,8 @@ void ParseDocument(const Json& document, TokenizerSpec* spec) {
   CheckModel(Member(document, "", "model"));
   CheckNormalizer(document);
   CheckPreTokenizer(document);
-  Require(Member(Member(document, "", "decoder"), "decoder", "type") == "ByteLevel", "decoder.type", "\"ByteLevel\"");
+  Require(Member(Member(document, "", "decoder"), "decoder", "type") == "ByteLevel", "decoder.type",
+          "\"ByteLevel\"");
   const Json& added = Member(document, "", "added_tokens");
   Require(added.is_array(), "added_tokens", "an array");
   for (std::size_t i = 0; i < added.size(); ++i) {

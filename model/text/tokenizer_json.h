@@ -35,8 +35,9 @@ struct TokenizerSpec {
   std::vector<Merge> merges;  // the index is the rank
 };
 
-// Parses and checks everything that decides an id. `file` is for messages. Throws InputError naming file and field for malformed
-// JSON, a missing or mistyped field, and any feature other than byte-level BPE with the patterns of pre_tokenizer.h.
+// Parses and checks everything that decides an id. `file` is for messages. Throws InputError naming file and
+// field for malformed JSON, a missing or mistyped field, and any feature other than byte-level BPE with the
+// patterns of pre_tokenizer.h.
 TokenizerSpec ParseTokenizerJson(std::string_view json, const std::string& file);
 
 // GPT-2's byte map: the character that stands for each byte in the vocabulary.

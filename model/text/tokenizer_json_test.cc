@@ -1,4 +1,5 @@
-// Contract: a tokenizer.json that is malformed, or asks for what this tokenizer does not do, is refused with the field's name.
+// Contract: a tokenizer.json that is malformed, or asks for what this tokenizer does not do, is refused with
+// the field's name.
 #include "model/text/tokenizer_json.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +51,8 @@ TEST(TokenizerJson, UnknownFeaturesAreRefusedByName) {
       {"/pre_tokenizer/pretokenizers/1/behavior", "Removed", "pre_tokenizer.pretokenizers[1].behavior"},
       {"/pre_tokenizer/pretokenizers/2/invert", true, "pre_tokenizer.pretokenizers[2].invert"},
       {"/pre_tokenizer/pretokenizers/3/use_regex", true, "pre_tokenizer.pretokenizers[3].use_regex"},
-      {"/pre_tokenizer/pretokenizers/3/add_prefix_space", true, "pre_tokenizer.pretokenizers[3].add_prefix_space"},
+      {"/pre_tokenizer/pretokenizers/3/add_prefix_space", true,
+       "pre_tokenizer.pretokenizers[3].add_prefix_space"},
       {"/decoder/type", "WordPiece", "decoder.type"},
       {"/added_tokens/3/lstrip", true, "added_tokens[3].lstrip"},
       {"/added_tokens/3/rstrip", true, "added_tokens[3].rstrip"},
@@ -119,7 +121,8 @@ TEST(TokenizerJson, MissingFieldsAreRefusedByName) {
 }
 
 TEST(TokenizerJson, MalformedJsonIsRefused) {
-  for (const char* json : {"", "{", "[1,2", "{\"model\":}", "{} {}", "{\"a\":\"\xFF\"}", "nul"}) ExpectRefused(json, "byte ");
+  for (const char* json : {"", "{", "[1,2", "{\"model\":}", "{} {}", "{\"a\":\"\xFF\"}", "nul"})
+    ExpectRefused(json, "byte ");
   for (const char* json : {"null", "[]", "7", "\"x\""}) ExpectRefused(json, "the file");
   ExpectRefused(std::string(1'000'000, '['), "expected no more than 16 nested values");
   ExpectRefused("{\"model\":{},\"model\":{}}", "model: expected only once");
@@ -146,9 +149,7 @@ TEST(TokenizerJson, UnusedIdsAreAllowed) {
   EXPECT_TRUE(tokenizer.HasToken(600));
 }
 
-TEST(TokenizerJson, AMissingFileIsNamed) {
-  EXPECT_THROW(Tokenizer::FromDirectory("/nonexistent"), InputError);
-}
+TEST(TokenizerJson, AMissingFileIsNamed) { EXPECT_THROW(Tokenizer::FromDirectory("/nonexistent"), InputError); }
 
 }  // namespace
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// Oracle: the `tokenizers` library, through golden/tokenizer-small/cases.json. Real vocabularies: real_tokenizer_test.cc.
+// Oracle: the `tokenizers` library, through golden/tokenizer-small/cases.json. Real vocabularies:
+// real_tokenizer_test.cc.
 #include "model/text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,8 @@ TEST(Tokenizer, EncodesLikeTheLibrary) {
   for (const auto& item : SmallTokenizerCases()["encode"]) {
     const std::string text = item["text"];
     EXPECT_EQ(SmallTokenizer().Encode(text, true), item["ids"].get<Ids>()) << item["text"];
-    EXPECT_EQ(SmallTokenizer().EncodeOrdinary(text), item["ids_without_added_tokens"].get<Ids>()) << item["text"];
+    EXPECT_EQ(SmallTokenizer().EncodeOrdinary(text), item["ids_without_added_tokens"].get<Ids>())
+        << item["text"];
   }
 }
 

@@ -25,8 +25,9 @@ using CharClassTable = std::array<CharClass, kCodePoints>;
 // Built on first use.
 const CharClassTable& CharClasses();
 
-// Each character of well-formed UTF-8 decomposed for compatibility, without marks, in lower case. Equals NFKC, NFD, removal of
-// marks and lower-casing in this order, because marks are all that canonical order and composition could change.
+// Each character of well-formed UTF-8 decomposed for compatibility, without marks, in lower case. Equals NFKC,
+// NFD, removal of marks and lower-casing in this order, because marks are all that canonical order and
+// composition could change.
 std::string FoldForEngram(std::string_view utf8);
 
 // White_Space property.

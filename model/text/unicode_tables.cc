@@ -5,8 +5,8 @@ namespace lockstep {
 namespace {
 
 // clang-format off
-constexpr CharClass L = CharClass::kLetter, M = CharClass::kMark, N = CharClass::kNumber, S = CharClass::kSpace,
-                    P = CharClass::kPunctuation, R = CharClass::kNewline;
+constexpr CharClass L = CharClass::kLetter, M = CharClass::kMark, N = CharClass::kNumber,
+                    P = CharClass::kPunctuation, S = CharClass::kSpace, R = CharClass::kNewline;
 
 constexpr CharClassRange kRanges[] = {
     {0x9,0x9,S}, {0xA,0xA,R}, {0xB,0xC,S}, {0xD,0xD,R}, {0x20,0x20,S}, {0x21,0x2F,P}, {0x30,0x39,N},

@@ -1,5 +1,7 @@
 #include "model/text/utf8.h"
 
+#include "model/error.h"
+
 namespace lockstep {
 namespace {
 
@@ -46,6 +48,12 @@ std::size_t FindInvalidUtf8(std::string_view bytes) {
     i += c.length;
   }
   return std::string_view::npos;
+}
+
+void RequireUtf8(std::string_view bytes, const std::string& source) {
+  const std::size_t offset = FindInvalidUtf8(bytes);
+  if (offset == std::string_view::npos) return;
+  throw InputError(source + ": byte " + std::to_string(offset) + ": expected well-formed UTF-8");
 }
 
 void AppendUtf8(char32_t code_point, std::string* out) {

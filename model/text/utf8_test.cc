@@ -1,9 +1,12 @@
-// Oracles: the replacement examples of the Unicode standard (16.0, tables 3-8 to 3-11) and the encoding form by definition.
+// Oracles: the replacement examples of the Unicode standard (16.0, tables 3-8 to 3-11) and the encoding form by
+// definition.
 #include "model/text/utf8.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "model/error.h"
 
 namespace lockstep {
 namespace {
@@ -46,7 +49,8 @@ TEST(Utf8, EveryScalarValueRoundTrips) {
     std::string bytes;
     AppendUtf8(c, &bytes);
     const Utf8Char decoded = DecodeUtf8(bytes, 0);
-    ASSERT_TRUE(decoded.valid && decoded.code_point == c && decoded.length == bytes.size()) << std::hex << std::uint32_t{c};
+    ASSERT_TRUE(decoded.valid && decoded.code_point == c && decoded.length == bytes.size())
+        << std::hex << std::uint32_t{c};
   }
 }
 
@@ -58,9 +62,20 @@ TEST(Utf8, FindsTheFirstInvalidByte) {
   EXPECT_EQ(FindInvalidUtf8("x\xC1\xBF"), 1u);       // overlong
 }
 
+TEST(Utf8, RefusalNamesTheSourceAndTheOffset) {
+  EXPECT_NO_THROW(RequireUtf8("naïve", "in.txt"));
+  try {
+    RequireUtf8("ab\xC3(", "in.txt");
+    FAIL() << "accepted";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "in.txt: byte 2: expected well-formed UTF-8");
+  }
+}
+
 TEST(Utf8Stream, EveryChunkingGivesTheSameText) {
   std::mt19937 random(3);
-  const std::string alphabet = Bytes({0x41, 0x80, 0xBF, 0xC2, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xFF, 0x9F, 0xA0, 0x90});
+  const std::string alphabet =
+      Bytes({0x41, 0x80, 0xBF, 0xC2, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xFF, 0x9F, 0xA0, 0x90});
   for (int round = 0; round < 2000; ++round) {
     std::string bytes;
     for (int i = 0; i < 12; ++i) bytes += alphabet[random() % alphabet.size()];
