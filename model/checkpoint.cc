@@ -144,7 +144,7 @@ class ModelBinder {
 
   // The ids index experts, so a bad one must not get further than this.
   TensorView BindTokenExperts(const std::string& name) {
-    const TensorView ids = tensors_.Typed(name, DType::kI64, {config_.vocab_size, config_.num_experts_per_tok});
+    TensorView ids = tensors_.Typed(name, DType::kI64, {config_.vocab_size, config_.num_experts_per_tok});
     const std::vector<std::int64_t> values = tensors_.Values<std::int64_t>(ids);
     const int experts = config_.n_routed_experts;
     const auto bad =

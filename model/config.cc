@@ -52,7 +52,7 @@ std::string ReadArchitecture(const ConfigReader& root, const json& object) {
     }
     return (*list)[0].get<std::string>();
   }
-  const std::string type = root.String("model_type");
+  std::string type = root.String("model_type");
   if (type == "deepseek_v4") return kV4Architecture;
   if (type == "deepseek_v41" || type == "deepseek_v41_text") return kV41Architecture;
   return type;

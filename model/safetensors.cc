@@ -294,7 +294,7 @@ std::string HeaderText(std::span<const TensorToWrite* const> order) {
     const json entry = {
         {"dtype", NameOf(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {offset, end}}};
     if (text.size() > 1) text += ",";
-    text += json(tensor->name).dump() + ":" + entry.dump();
+    text.append(json(tensor->name).dump()).append(":").append(entry.dump());
     offset = end;
   }
   text += "}";

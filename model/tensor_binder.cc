@@ -97,7 +97,7 @@ LinearWeight TensorBinder::Linear(const std::string& name, std::int64_t out_feat
 
 TensorView TensorBinder::TakeBlockScale(const LinearWeight& linear, const Shape& shape) {
   const std::string other = linear.name + ".weight_scale_inv";
-  const TensorView scale = Typed(Has(other) ? other : linear.name + ".scale", DType::kF8E8M0, shape);
+  TensorView scale = Typed(Has(other) ? other : linear.name + ".scale", DType::kF8E8M0, shape);
   const std::vector<std::uint8_t> codes = Values<std::uint8_t>(scale);
   const auto nan = std::find(codes.begin(), codes.end(), kE8M0Nan);
   if (nan != codes.end()) Fail(scale, "element " + std::to_string(nan - codes.begin()) + " is NaN");
@@ -126,7 +126,7 @@ void TensorBinder::BindFp4(LinearWeight* linear) {
 TensorView TensorBinder::TakeExl3Scale(const std::string& name, const std::string& signs_name,
                                        std::int64_t size) {
   if (!Has(name) && Has(signs_name)) return Typed(signs_name, DType::kI16, {size / 16});
-  const TensorView scale = Typed(name, DType::kF16, {size});
+  TensorView scale = Typed(name, DType::kF16, {size});
   const std::vector<std::uint16_t> values = Values<std::uint16_t>(scale);
   const auto bad = std::find_if_not(values.begin(), values.end(), IsFiniteF16);
   if (bad != values.end()) Fail(scale, "element " + std::to_string(bad - values.begin()) + " is not finite");
