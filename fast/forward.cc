@@ -456,6 +456,9 @@ void Forward::SelectEntries(int layer, RowRange tile) {
   kernels::IndexSelectArgs args;
   args.row_T = ws().index_rows.data() + tile.begin;
   args.rows = rows;
+  for (std::int64_t row = tile.begin; row < tile.end; ++row) {
+    args.max_visible = std::max(args.max_visible, (positions_[static_cast<std::size_t>(row)] + 1) / config_.ratio(layer));
+  }
   args.q_THI = ws().index_query.data();
   args.weight_TH = ws().index_weight.data();
   args.heads = config_.index_n_heads;
@@ -475,6 +478,8 @@ void Forward::SelectEntries(int layer, RowRange tile) {
     args.candidates_in = source ? nullptr : blocks;
     args.candidate_count_in = source ? nullptr : counts;
   }
+  kernels::DeviceArray<float> scores;
+  if (r_.options.trace) KeepScores(tile, &args, &scores);
   kernels().index_select(stream(), args);
   Download(args.count_T, rows, &host_.counts);
   for (std::int64_t t = 0; t < rows; ++t) {
@@ -482,12 +487,8 @@ void Forward::SelectEntries(int layer, RowRange tile) {
       throw InputError("index scores of layer " + std::to_string(layer) + ", position " +
                        std::to_string(positions_[static_cast<std::size_t>(tile.begin + t)]) + ": a score is NaN");
     }
-    if (!r_.options.trace) continue;
-    std::vector<std::int32_t> chosen;
-    Download(args.selected_TK + t * config_.index_topk, host_.counts[static_cast<std::size_t>(t)], &chosen);
-    r_.options.trace->OnStep(step::kSelected, layer, positions_[static_cast<std::size_t>(tile.begin + t)],
-                             std::vector<float>(chosen.begin(), chosen.end()));
   }
+  if (r_.options.trace) TraceSelection(layer, tile, args);
 }
 
 // The step's last window rows into the ring, where later steps find them.
@@ -667,6 +668,9 @@ void Forward::Head(std::span<Segment> segments) {
       Linear(r_.model.head, x, hidden, rows, nullptr, vocab, ws().logits.data());
       Download(ws().logits.data(), rows * vocab, &host_.logits);
       s.logits.insert(s.logits.end(), host_.logits.begin(), host_.logits.end());
+      for (std::int64_t i = 0; r_.options.trace && i < rows; ++i) {
+        r_.options.trace->OnStep(step::kLogits, -1, p + i, std::span(host_.logits).subspan(static_cast<std::size_t>(i * vocab), static_cast<std::size_t>(vocab)));
+      }
     }
     for (float value : s.logits) {
       if (!std::isfinite(value)) throw InputError("head: a logit is not finite; the weights or activations overflow");
@@ -753,6 +757,30 @@ void Forward::TraceBits(std::string_view step, int layer, std::int64_t position,
   std::vector<float> values;
   for (std::uint16_t b : bits) values.push_back(BF16ToFloat(b));
   r_.options.trace->OnStep(step, layer, position, values);
+}
+
+// Room for the scores that a dump wants. Those of restricted sources are not in order, and not dumped.
+void Forward::KeepScores(RowRange tile, kernels::IndexSelectArgs* args, kernels::DeviceArray<float>* scores) {
+  if (args->candidates_in) return;
+  for (std::int64_t row = tile.begin; row < tile.end; ++row) {
+    args->scores_stride = std::max(args->scores_stride, host_.index_rows[static_cast<std::size_t>(row)].visible);
+  }
+  *scores = {device(), static_cast<std::size_t>(tile.rows() * args->scores_stride), "dump"};
+  args->scores_out = scores->data();
+}
+
+void Forward::TraceSelection(int layer, RowRange tile, const kernels::IndexSelectArgs& args) {
+  std::vector<float> scores;
+  std::vector<std::int32_t> chosen;
+  for (std::int64_t t = 0; t < tile.rows(); ++t) {
+    const auto row = static_cast<std::size_t>(tile.begin + t);
+    if (args.scores_out) {
+      Download(args.scores_out + t * args.scores_stride, host_.index_rows[row].visible, &scores);
+      r_.options.trace->OnStep(step::kIndexScore, layer, positions_[row], scores);
+    }
+    Download(args.selected_TK + t * args.top_k, host_.counts[static_cast<std::size_t>(t)], &chosen);
+    r_.options.trace->OnStep(step::kSelected, layer, positions_[row], std::vector<float>(chosen.begin(), chosen.end()));
+  }
 }
 
 void Forward::TraceCoefficients(std::string_view step, int layer, const Ranges& ranges) {

@@ -1,0 +1,217 @@
+// Real devices: memory, streams and the CUDA kernel table behind the device seam.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/compressor/compressor_cuda.h"
+#include "kernels/device/backend.h"
+#include "kernels/device/cuda_stream.cuh"
+#include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/expert_ffn/expert_ffn_cuda.h"
+#include "kernels/index_select/index_select_cuda.h"
+#include "kernels/kv_rows/kv_rows_cuda.h"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/router/router_cuda.h"
+#include "model/error.h"
+
+namespace lockstep::kernels {
+namespace {
+
+// What a person can do about an error; empty for the others.
+const char* Advice(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "; the device is out of memory: lower --vram or --max-context, or make fewer experts resident";
+    case cudaErrorNoDevice:
+      return "; no CUDA device is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu";
+    case cudaErrorInsufficientDriver:
+      return "; the driver is older than this program's CUDA runtime: update it, or use --device cpu";
+    case cudaErrorNoKernelImageForDevice:
+      return "; this program was not built for this GPU's architecture: add it to LOCKSTEP_CUDA_ARCHITECTURES and rebuild";
+    case cudaErrorDevicesUnavailable:
+      return "; the device is lost or in use exclusively: see nvidia-smi and the kernel log, then start again";
+    default:
+      return "";
+  }
+}
+
+KernelTable MakeCudaTable() {
+  KernelTable table;
+  table.embed = CudaEmbed();
+  table.rms_norm = CudaRmsNorm();
+  table.rope = CudaRope();
+  table.hc_mix = CudaHcMix();
+  table.hc_collapse_norm = CudaHcCollapseNorm();
+  table.hc_expand = CudaHcExpand();
+  table.linear = CudaLinear();
+  table.pack_rows = CudaPackRows();
+  table.unpack_rows = CudaUnpackRows();
+  table.compress = CudaCompress();
+  table.store_history = CudaStoreHistory();
+  table.index_select = CudaIndexSelect();
+  table.attention = CudaAttention();
+  table.router = CudaRouter();
+  table.expert_ffn = CudaExpertFfn();
+  table.combine = CudaCombine();
+  table.engram_gate = CudaEngramGate();
+  table.argmax = CudaArgmax();
+  return table;
+}
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(int index, std::size_t limit) : index_(index), table_(MakeCudaTable()), compute_(index), copy_(index) {
+    CheckCuda(cudaGetDeviceProperties(&properties_, index), "device properties");
+    std::size_t free = 0, total = 0;
+    CheckCuda(cudaMemGetInfo(&free, &total), "device memory");
+    limit_ = limit > 0 ? std::min(limit, free) : free;
+    CheckCuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event");
+  }
+
+  std::string Description() const override {
+    return "cuda:" + std::to_string(index_) + " " + properties_.name + " sm_" + std::to_string(properties_.major) + std::to_string(properties_.minor) +
+           " profile=sm90";
+  }
+  const KernelTable& kernels() const override { return table_; }
+  Stream& compute() override { return compute_; }
+  Stream& copy() override { return copy_; }
+
+  std::byte* Allocate(std::size_t bytes, std::string_view what) override {
+    if (used_ + bytes > limit_) {
+      throw InputError(Description() + ": out of device memory: " + std::string(what) + " needs " + std::to_string(bytes) + " bytes, " +
+                       std::to_string(limit_ - used_) + " of " + std::to_string(limit_) + " are free");
+    }
+    Select();
+    void* data = nullptr;
+    CheckCuda(cudaMalloc(&data, bytes > 0 ? bytes : 1), std::string(what).c_str());
+    allocations_[static_cast<std::byte*>(data)] = bytes;
+    used_ += bytes;
+    return static_cast<std::byte*>(data);
+  }
+  void Free(std::byte* data) override {
+    const auto found = allocations_.find(data);
+    LOCKSTEP_CHECK(found != allocations_.end());
+    used_ -= found->second;
+    allocations_.erase(found);
+    Select();
+    cudaFree(data);
+  }
+  std::size_t memory_limit() const override { return limit_; }
+  std::size_t memory_used() const override { return used_; }
+
+  void CopyIn(Stream& stream, std::byte* device, const std::byte* host, std::size_t bytes) override {
+    Copy(stream, device, host, bytes, cudaMemcpyHostToDevice);
+  }
+  void CopyOut(Stream& stream, std::byte* host, const std::byte* device, std::size_t bytes) override {
+    Copy(stream, host, device, bytes, cudaMemcpyDeviceToHost);
+  }
+  void CopyWithin(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) override {
+    Copy(stream, to, from, bytes, cudaMemcpyDeviceToDevice);
+  }
+  void Synchronize(Stream& stream) override { CheckCuda(cudaStreamSynchronize(AsCuda(stream).handle()), "device work"); }
+  void WaitFor(Stream& waiter, Stream& other) override {
+    CheckCuda(cudaEventRecord(event_, AsCuda(other).handle()), "event");
+    CheckCuda(cudaStreamWaitEvent(AsCuda(waiter).handle(), event_, 0), "event");
+  }
+
+ private:
+  void Select() { CheckCuda(cudaSetDevice(index_), "device selection"); }
+  void Copy(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
+    Select();
+    CheckCuda(cudaMemcpyAsync(to, from, bytes, kind, AsCuda(stream).handle()), "copy");
+  }
+
+  int index_;
+  cudaDeviceProp properties_{};
+  std::size_t limit_ = 0, used_ = 0;
+  KernelTable table_;
+  CudaStream compute_, copy_;
+  cudaEvent_t event_ = nullptr;
+  std::map<std::byte*, std::size_t> allocations_;
+};
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(const DeviceSpec& spec, Profile profile) : host_table_(MakeCpuTable(BestIsa(), profile)) {
+    for (int index : spec.indices) devices_.push_back(std::make_unique<CudaDevice>(index, spec.memory_limit));
+    host_stream_ = MakeCpuStream(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  }
+
+  int device_count() const override { return static_cast<int>(devices_.size()); }
+  Device& device(int index) override { return *devices_[static_cast<std::size_t>(index)]; }
+  std::byte* AllocateHost(std::size_t bytes, std::string_view what) override {
+    void* data = nullptr;
+    CheckCuda(cudaHostAlloc(&data, bytes > 0 ? bytes : 1, cudaHostAllocPortable), std::string(what).c_str());
+    return static_cast<std::byte*>(data);
+  }
+  void FreeHost(std::byte* data) override { cudaFreeHost(data); }
+  CpuStream& host_stream() override { return *host_stream_; }
+  const KernelTable& host_kernels() const override { return host_table_; }
+
+ private:
+  std::vector<std::unique_ptr<CudaDevice>> devices_;
+  std::unique_ptr<CpuStream> host_stream_;
+  KernelTable host_table_;
+};
+
+}  // namespace
+
+void CheckCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  throw InputError(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error) + Advice(error));
+}
+
+CudaStream::CudaStream(int device) : device_(device) {
+  CheckCuda(cudaSetDevice(device), "device selection");
+  CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "stream");
+}
+
+CudaStream::~CudaStream() {
+  cudaSetDevice(device_);
+  cudaStreamSynchronize(handle_);
+  for (std::byte* data : scratch_) cudaFree(data);
+  cudaStreamDestroy(handle_);
+}
+
+std::byte* CudaStream::Scratch(int slot, std::size_t bytes) {
+  if (bytes_[slot] >= bytes) return scratch_[slot];
+  CheckCuda(cudaSetDevice(device_), "device selection");
+  CheckCuda(cudaStreamSynchronize(handle_), "device work");
+  cudaFree(scratch_[slot]);
+  scratch_[slot] = nullptr;
+  const std::size_t grown = bytes + bytes / 2;
+  void* data = nullptr;
+  CheckCuda(cudaMalloc(&data, grown), "kernel scratch");
+  scratch_[slot] = static_cast<std::byte*>(data);
+  bytes_[slot] = grown;
+  return scratch_[slot];
+}
+
+std::byte* CudaStream::Upload(int slot, const void* host, std::size_t bytes) {
+  std::byte* data = Scratch(slot, bytes);
+  // From pageable memory the call returns when the bytes have been taken.
+  CheckCuda(cudaMemcpyAsync(data, host, bytes, cudaMemcpyHostToDevice, handle_), "copy");
+  return data;
+}
+
+std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec& spec, Profile profile) {
+  int count = 0;
+  CheckCuda(cudaGetDeviceCount(&count), "devices");
+  for (int index : spec.indices) {
+    if (index >= count) throw InputError("--device cuda:" + std::to_string(index) + ": this machine has " + std::to_string(count) + " CUDA devices");
+    cudaDeviceProp properties;
+    CheckCuda(cudaGetDeviceProperties(&properties, index), "device properties");
+    if (properties.major != 9 || profile != Profile::kSm90) {
+      throw InputError("--device cuda:" + std::to_string(index) + ": " + properties.name + " with profile " + std::string(NameOf(profile)) +
+                       " is not supported; this build computes profile sm90 on sm_90 devices");
+    }
+  }
+  return std::make_unique<CudaBackend>(spec, profile);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,101 @@
+// What every .cu file needs: the CUDA stream behind Stream, error checks, and family F's lanes on threads.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/contract/exact_math.h"
+#include "kernels/contract/float_ops.h"
+#include "kernels/device/stream.h"
+
+namespace lockstep::kernels {
+
+// Throws InputError that says what failed and, for the errors a person can act on, what to do.
+void CheckCuda(cudaError_t error, const char* what);
+
+class CudaStream : public Stream {
+ public:
+  explicit CudaStream(int device);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  cudaStream_t handle() const { return handle_; }
+  int device() const { return device_; }
+  // Device memory for one kernel call's intermediate results: valid until the next call of Scratch with the same slot, work of this
+  // stream in between is ordered. Grows and stays.
+  std::byte* Scratch(int slot, std::size_t bytes);
+  // Copies `bytes` of host memory into scratch slot `slot`; the host memory may be reused at once.
+  std::byte* Upload(int slot, const void* host, std::size_t bytes);
+
+ private:
+  static constexpr int kSlots = 12;
+  int device_;
+  cudaStream_t handle_ = nullptr;
+  std::byte* scratch_[kSlots] = {};
+  std::size_t bytes_[kSlots] = {};
+};
+
+inline CudaStream& AsCuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
+inline void CheckLaunch(const char* kernel) { CheckCuda(cudaGetLastError(), kernel); }
+
+inline unsigned Blocks(std::int64_t n, std::int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+
+#if defined(__CUDACC__)
+
+__device__ inline float BF16Value(std::uint16_t bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
+
+__device__ inline std::uint16_t BF16Bits(float value) {
+  unsigned u = __float_as_uint(value);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((u >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+// fold of 32 lanes: strides 16, 8, 4, 2, 1; every lane gets the result (addition is commutative, so the halves agree).
+__device__ inline float FoldWarp(float x) {
+  for (int stride = 16; stride > 0; stride /= 2) x = contract::Add(x, __shfl_xor_sync(0xffffffffu, x, stride));
+  return x;
+}
+
+inline constexpr int kLanesF = 128;  // threads of a block that computes family F dots: one a lane
+
+// fold of the 128 lanes of a block of 128 threads; every thread gets the result.
+__device__ inline float FoldBlock(float x) {
+  __shared__ float lanes[kLanesF];
+  __syncthreads();
+  lanes[threadIdx.x] = x;
+  __syncthreads();
+  const int lane = threadIdx.x & 31;
+  const float low = contract::Add(lanes[lane], lanes[lane + 64]), high = contract::Add(lanes[lane + 32], lanes[lane + 96]);
+  return FoldWarp(contract::Add(low, high));
+}
+
+// F(a, b) over n by a block of 128 threads. a and b are callables from index to value.
+template <class A, class B>
+__device__ float DotFBlock(A a, B b, std::int64_t n) {
+  float sum = 0.0f;
+  for (std::int64_t k = threadIdx.x; k < n; k += kLanesF) sum = contract::Fma(a(k), b(k), sum);
+  return FoldBlock(sum);
+}
+
+// F(a, b) over n by one warp: thread i holds lanes i, i+32, i+64, i+96.
+template <class A, class B>
+__device__ float DotFWarp(A a, B b, std::int64_t n) {
+  const int lane = threadIdx.x & 31;
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  for (std::int64_t block = 0; block < n; block += kLanesF) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t k = block + 32 * i + lane;
+      if (k < n) sum[i] = contract::Fma(a(k), b(k), sum[i]);
+    }
+  }
+  return FoldWarp(contract::Add(contract::Add(sum[0], sum[2]), contract::Add(sum[1], sum[3])));
+}
+
+#endif
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,18 @@
+// The CUDA kernels of elementwise.h.
+#pragma once
+
+#include "kernels/elementwise/elementwise.h"
+
+namespace lockstep::kernels {
+
+Kernel<EmbedArgs> CudaEmbed();
+Kernel<RmsNormArgs> CudaRmsNorm();
+Kernel<RopeArgs> CudaRope();
+Kernel<HcMixArgs> CudaHcMix();
+Kernel<HcCollapseNormArgs> CudaHcCollapseNorm();
+Kernel<HcExpandArgs> CudaHcExpand();
+Kernel<CombineArgs> CudaCombine();
+Kernel<EngramGateArgs> CudaEngramGate();
+Kernel<ArgmaxArgs> CudaArgmax();
+
+}  // namespace lockstep::kernels

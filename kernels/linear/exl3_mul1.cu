@@ -1,0 +1,11 @@
+// Family I products: mul1 weights as exact integers.
+#include "kernels/linear/exl3_cuda.cuh"
+
+namespace lockstep::kernels {
+
+void LaunchMul1Product(const Exl3Call& call, int bits_x2, std::int64_t tiles, cudaStream_t stream) {
+  if (call.act_limit > 127) return LaunchForBits<WeightForm::kMul1Integer, true>(call, bits_x2, tiles, stream);
+  LaunchForBits<WeightForm::kMul1Integer, false>(call, bits_x2, tiles, stream);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,395 @@
+// Linears on the device for every storage form, profile sm90: input preparation, dense and block-scaled products; EXL3 products are in
+// exl3_cuda.cuh. Contract: docs/numerics.md sections 3 and 4.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "kernels/contract/segments.h"
+#include "kernels/device/cuda_stream.cuh"
+#include "kernels/kv_rows/kv_codec.cuh"
+#include "kernels/linear/exl3_cuda.cuh"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/linear/mma_sm80.cuh"
+
+namespace lockstep::kernels {
+namespace {
+
+using Kind = LinearSpec::Kind;
+
+// Scratch slots of a call.
+enum Slot { kJobsSlot = 1, kTilesSlot, kCodesSlot, kScalesSlot };
+
+// --- EXL3 input ------------------------------------------------------------------------------------------------------
+
+constexpr int kPrepareThreads = 128;
+
+// A warp a 128-block of a row: x * suh, butterfly, and the codes or fp16 values of the contract.
+__global__ void __launch_bounds__(kPrepareThreads) Exl3PrepareKernel(Exl3Call call, bool integer) {
+  const RowTile tile = call.tiles[blockIdx.y];
+  const std::int64_t blocks = call.in / 128, unit = blockIdx.x * (kPrepareThreads / 32) + threadIdx.x / 32;
+  const std::int64_t local = unit / blocks, block = unit % blocks;
+  if (local >= tile.rows) return;
+  const std::int64_t row = tile.begin + local;
+  const int lane = threadIdx.x & 31;
+  const std::uint16_t* x = call.x + (call.x_index ? call.x_index[row] : row) * call.x_stride;
+  const float* suh = call.jobs[tile.job].input_scale;
+  float t[4];
+  bool overflow = false;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const std::int64_t k = block * 128 + 4 * lane + r;
+    t[r] = contract::Mul(k < call.in_features ? BF16Value(x[k]) : 0.0f, suh[k]);
+    if (!integer) {
+      const __half rounded = __float2half_rn(t[r]);
+      overflow = overflow || __hisinf(rounded);
+      t[r] = __half2float(rounded);
+    }
+  }
+  ButterflyWarp(t);
+  __half* out = call.codes + row * call.in + block * 128 + 4 * lane;
+  if (!integer) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      out[r] = __float2half_rn(t[r]);
+      overflow = overflow || __hisinf(out[r]);
+    }
+    if (overflow && call.overflow) *call.overflow = 1;
+    return;
+  }
+  const float top = MaxWarp(fmaxf(fmaxf(fabsf(t[0]), fabsf(t[1])), fmaxf(fabsf(t[2]), fabsf(t[3]))));
+  const float limit = static_cast<float>(call.act_limit);
+  const bool zero = top < 0x1p-100f;
+  const float inverse = zero ? 0.0f : contract::Div(limit, top);
+  int sum = 0;
+  __half* low_out = call.low_codes + row * call.in + block * 128 + 4 * lane;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const float rounded = zero ? 0.0f : fmaxf(fminf(rintf(contract::Mul(t[r], inverse)), limit), -limit);
+    const int code = static_cast<int>(rounded);
+    sum += code;
+    if (call.act_limit > 127) {
+      const int high = (code + 128) >> 8;  // code = 256 * high + low, low in -128 .. 127
+      out[r] = __int2half_rn(high);
+      low_out[r] = __int2half_rn(code - 256 * high);
+    } else {
+      out[r] = __int2half_rn(code);
+    }
+  }
+  for (int stride = 16; stride > 0; stride /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, stride);
+  if (lane == 0) {
+    call.scales[row * blocks + block] = zero ? 0.0f : contract::Div(top, limit);
+    call.sums[row * blocks + block] = static_cast<float>(sum);
+  }
+}
+
+void RunExl3(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<Exl3Job>& jobs, const RowTile* tiles,
+             std::int64_t num_tiles) {
+  const bool integer = spec.codebook == Codebook::kMul1 && spec.act_limit > 0;
+  Exl3Call call;
+  call.jobs = reinterpret_cast<const Exl3Job*>(stream.Upload(kJobsSlot, jobs.data(), jobs.size() * sizeof(Exl3Job)));
+  call.tiles = tiles;
+  call.in = spec.in_padded;
+  call.out = spec.out_padded;
+  call.in_features = spec.in_features;
+  call.out_features = spec.out_features;
+  call.act_limit = spec.act_limit;
+  call.x = g.x;
+  call.x_stride = g.x_stride;
+  call.x_index = g.x_index;
+  call.y_bf16 = g.y_bf16;
+  call.y_fp32 = g.y_fp32;
+  call.y_stride = g.y_stride;
+  call.overflow = g.overflow;
+  const auto values = static_cast<std::size_t>(g.total_rows * call.in), blocks = values / 128;
+  call.codes = reinterpret_cast<__half*>(stream.Scratch(kCodesSlot, 2 * values * sizeof(__half)));
+  call.low_codes = call.codes + values;
+  call.scales = reinterpret_cast<float*>(stream.Scratch(kScalesSlot, 2 * blocks * sizeof(float)));
+  call.sums = call.scales + blocks;
+
+  constexpr std::int64_t kMaxGridY = 65535;
+  const unsigned units = Blocks(16 * (call.in / 128), kPrepareThreads / 32);
+  for (std::int64_t begin = 0; begin < num_tiles; begin += kMaxGridY) {
+    Exl3Call part = call;
+    part.tiles += begin;
+    Exl3PrepareKernel<<<dim3(units, static_cast<unsigned>(std::min(kMaxGridY, num_tiles - begin))), kPrepareThreads, 0, stream.handle()>>>(part, integer);
+  }
+  CheckLaunch("exl3 prepare");
+  if (integer) {
+    LaunchMul1Product(call, spec.bits_x2, num_tiles, stream.handle());
+  } else {
+    LaunchHalfProduct(call, spec.codebook, spec.bits_x2, num_tiles, stream.handle());
+  }
+}
+
+// --- dense and block-scaled ------------------------------------------------------------------------------------------
+
+struct DenseJob {
+  const std::byte* weight;
+  const std::uint8_t* scale;
+};
+
+struct DenseCall {
+  LinearSpec spec;
+  const DenseJob* jobs;
+  const RowTile* tiles;
+  const std::uint16_t* x = nullptr;  // bf16, fp16 or FP8 codes as fp16
+  std::int64_t x_stride = 0;
+  const std::int32_t* x_index = nullptr;
+  const float* x_scales = nullptr;  // [total_rows][ceil(in/activation_block)]
+  std::uint16_t* y_bf16 = nullptr;
+  float* y_fp32 = nullptr;
+  std::int64_t y_stride = 0;
+};
+
+__device__ void StoreOutput(const DenseCall& call, std::int64_t row, std::int64_t column, float value) {
+  if (column >= call.spec.out_features) return;
+  const std::int64_t at = row * call.y_stride + column;
+  if (call.y_bf16) call.y_bf16[at] = BF16Bits(value);
+  else call.y_fp32[at] = value;
+}
+
+// FP8 or FP4 code k of row n as fp16 or bf16 bits.
+template <bool kBf16Operands>
+__device__ std::uint32_t StoredCode(const DenseCall& call, const DenseJob& job, std::int64_t n, std::int64_t k) {
+  const LinearSpec& s = call.spec;
+  if (n >= s.out_features || k >= s.in_features) return 0u;
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(job.weight);
+  const float value = s.kind == Kind::kFp8Block ? E4M3Value(bytes[n * s.in_features + k])
+                                                : E2M1Value((bytes[(n * s.in_features + k) / 2] >> (k % 2 * 4)) & 0xfu);
+  return kBf16Operands ? BF16Bits(value) : static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(value)));
+}
+
+__device__ float WeightScale(const DenseCall& call, const DenseJob& job, std::int64_t n, std::int64_t k) {
+  const LinearSpec& s = call.spec;
+  if (n >= s.out_features) return 0.0f;
+  const std::int64_t columns = (s.in_features + s.block - 1) / s.block, row = s.kind == Kind::kFp8Block ? n / s.block : n;
+  const unsigned exponent = job.scale[row * columns + k / s.block];
+  return exponent == 0 ? 0x1p-127f : PowerOfExponent(exponent);
+}
+
+constexpr int kDenseThreads = 128;  // a warp a K segment
+constexpr int kDenseColumns = 32;
+
+// Block: 16 rows x 32 columns; the four warps take the four K segments, which fold in shared memory.
+template <bool kBf16Operands, bool kScaled>
+__global__ void __launch_bounds__(kDenseThreads) DenseKernel(DenseCall call) {
+  __shared__ float partial[contract::kSegments][16][kDenseColumns];
+  const RowTile tile = call.tiles[blockIdx.y];
+  const DenseJob job = call.jobs[tile.job];
+  const int segment = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
+  const std::int64_t column0 = static_cast<std::int64_t>(blockIdx.x) * kDenseColumns, in = call.spec.in_features;
+  const contract::SegmentRange range = contract::SegmentOf(in, segment);
+  const auto row_at = [&](int r) -> const std::uint16_t* {
+    if (r >= tile.rows) return nullptr;
+    const std::int64_t row = tile.begin + r;
+    return call.x + (call.x_index ? call.x_index[row] : row) * call.x_stride;
+  };
+  const std::uint16_t *row0 = row_at(g), *row8 = row_at(g + 8);
+  const auto product = [&](float (&c)[4], const FragmentA& a, std::uint32_t b0, std::uint32_t b1) {
+    if constexpr (kBf16Operands) MmaBF16(c, a, b0, b1);
+    else MmaF16(c, a, b0, b1);
+  };
+  float sum[4][4] = {}, y[4][4] = {};
+  const std::int64_t step_end = kScaled ? call.spec.block : range.end - range.begin;
+  for (std::int64_t k_begin = range.begin; k_begin < range.end; k_begin += step_end) {
+    const std::int64_t k_end = min(k_begin + step_end, range.end);
+    for (std::int64_t k = k_begin; k < k_end; k += 16) {
+      const FragmentA a = LoadA(row0, row8, k, k_end);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const std::int64_t column = column0 + 8 * n + g;
+        std::uint32_t b0, b1;
+        if constexpr (kScaled) {
+          const auto pair = [&](std::int64_t i) {
+            return (i < k_end ? StoredCode<kBf16Operands>(call, job, column, i) : 0u) |
+                   ((i + 1 < k_end ? StoredCode<kBf16Operands>(call, job, column, i + 1) : 0u) << 16);
+          };
+          b0 = pair(k + 2 * q), b1 = pair(k + 2 * q + 8);
+        } else {
+          const std::uint16_t* w = column < call.spec.out_features ? reinterpret_cast<const std::uint16_t*>(job.weight) + column * in : nullptr;
+          b0 = w ? LoadPair(w, k + 2 * q, in) : 0u, b1 = w ? LoadPair(w, k + 2 * q + 8, in) : 0u;
+        }
+        product(sum[n], a, b0, b1);
+      }
+    }
+    if constexpr (kScaled) {
+      const int act = call.spec.activation_block;
+      const std::int64_t scales = act > 0 ? (in + act - 1) / act : 0;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int r = g + (i < 2 ? 0 : 8);
+          float scale = WeightScale(call, job, column0 + 8 * n + 2 * q + (i & 1), k_begin);
+          if (act > 0 && r < tile.rows) scale = contract::Mul(call.x_scales[(tile.begin + r) * scales + k_begin / act], scale);
+          y[n][i] = contract::Fma(sum[n][i], scale, y[n][i]);
+          sum[n][i] = 0.0f;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) partial[segment][g + (i < 2 ? 0 : 8)][8 * n + 2 * q + (i & 1)] = kScaled ? y[n][i] : sum[n][i];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < tile.rows * kDenseColumns; i += kDenseThreads) {
+    const int r = i / kDenseColumns, c = i % kDenseColumns;
+    StoreOutput(call, tile.begin + r, column0 + c, contract::FoldSegments(partial[0][r][c], partial[1][r][c], partial[2][r][c], partial[3][r][c]));
+  }
+}
+
+// F32 weights: a warp an output.
+__global__ void F32Kernel(DenseCall call) {
+  const RowTile tile = call.tiles[blockIdx.y];
+  const std::int64_t unit = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32, out = call.spec.out_features;
+  const std::int64_t local = unit / out, column = unit % out;
+  if (local >= tile.rows) return;
+  const std::int64_t row = tile.begin + local;
+  const std::uint16_t* x = call.x + (call.x_index ? call.x_index[row] : row) * call.x_stride;
+  const float* w = reinterpret_cast<const float*>(call.jobs[tile.job].weight) + column * call.spec.in_features;
+  const float value = DotFWarp([x](std::int64_t k) { return BF16Value(x[k]); }, [w](std::int64_t k) { return w[k]; }, call.spec.in_features);
+  if ((threadIdx.x & 31) == 0) StoreOutput(call, row, column, value);
+}
+
+// Rows of x as FP8 codes widened to fp16, a warp an activation block; or rounded to fp16 (activation_block 0).
+__global__ void PrepareDenseKernel(GroupedLinear::Rows rows, const RowTile* tiles, std::int64_t in, int activation_block, std::uint16_t* out,
+                                   float* scales, std::int32_t* overflow) {
+  const RowTile tile = tiles[blockIdx.y];
+  const int width = activation_block > 0 ? activation_block : 128, lane = threadIdx.x & 31;
+  const std::int64_t blocks = (in + width - 1) / width, unit = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32;
+  const std::int64_t local = unit / blocks, block = unit % blocks;
+  if (local >= tile.rows) return;
+  const std::int64_t row = tile.begin + local, begin = block * width, end = min(begin + width, in);
+  const std::uint16_t* x = rows.x + (rows.x_index ? rows.x_index[row] : row) * rows.x_stride;
+  if (activation_block == 0) {
+    for (std::int64_t k = begin + lane; k < end; k += 32) {
+      const __half value = __float2half_rn(BF16Value(x[k]));
+      if (__hisinf(value) && overflow) *overflow = 1;
+      out[row * in + k] = __half_as_ushort(value);
+    }
+    return;
+  }
+  float top = 0.0f;
+  for (std::int64_t k = begin + lane; k < end; k += 32) top = fmaxf(top, fabsf(BF16Value(x[k])));
+  top = MaxWarp(top);
+  const float scale = PowerOfExponent(CeilExponent(contract::Mul(fmaxf(top, 1e-4f), static_cast<float>(1.0 / 448.0))));
+  for (std::int64_t k = begin + lane; k < end; k += 32) {
+    const float v = fmaxf(fminf(contract::Div(BF16Value(x[k]), scale), 448.0f), -448.0f);
+    out[row * in + k] = __half_as_ushort(__float2half_rn(E4M3Value(E4M3Code(v))));
+  }
+  if (lane == 0) scales[row * blocks + block] = scale;
+}
+
+void RunDense(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<DenseJob>& jobs, const RowTile* tiles,
+              std::int64_t num_tiles) {
+  DenseCall call;
+  call.spec = spec;
+  call.jobs = reinterpret_cast<const DenseJob*>(stream.Upload(kJobsSlot, jobs.data(), jobs.size() * sizeof(DenseJob)));
+  call.x = g.x;
+  call.x_stride = g.x_stride;
+  call.x_index = g.x_index;
+  call.y_bf16 = g.y_bf16;
+  call.y_fp32 = g.y_fp32;
+  call.y_stride = g.y_stride;
+  const bool scaled = spec.kind == Kind::kFp8Block || spec.kind == Kind::kFp4Row, codes = scaled && spec.activation_block > 0;
+  constexpr std::int64_t kMaxGridY = 65535;
+  const auto for_tiles = [&](auto launch) {
+    for (std::int64_t begin = 0; begin < num_tiles; begin += kMaxGridY) launch(tiles + begin, static_cast<unsigned>(std::min(kMaxGridY, num_tiles - begin)));
+  };
+  if (codes || spec.kind == Kind::kF16) {
+    const int width = codes ? spec.activation_block : 128;
+    const std::int64_t blocks = (spec.in_features + width - 1) / width;
+    auto* x = reinterpret_cast<std::uint16_t*>(stream.Scratch(kCodesSlot, static_cast<std::size_t>(g.total_rows * spec.in_features) * 2));
+    auto* scales = reinterpret_cast<float*>(stream.Scratch(kScalesSlot, static_cast<std::size_t>(g.total_rows * blocks) * sizeof(float)));
+    for_tiles([&](const RowTile* part, unsigned count) {
+      PrepareDenseKernel<<<dim3(Blocks(16 * blocks, 4), count), 128, 0, stream.handle()>>>({g.x, g.x_stride, g.x_index}, part, spec.in_features,
+                                                                                          codes ? spec.activation_block : 0, x, scales, g.overflow);
+    });
+    call.x = x;
+    call.x_stride = spec.in_features;
+    call.x_index = nullptr;
+    call.x_scales = scales;
+  }
+  for_tiles([&](const RowTile* part, unsigned count) {
+    call.tiles = part;
+    const dim3 grid(Blocks(spec.out_features, kDenseColumns), count);
+    if (spec.kind == Kind::kF32) {
+      F32Kernel<<<dim3(Blocks(16 * std::int64_t{spec.out_features}, 8), count), 256, 0, stream.handle()>>>(call);
+    } else if (codes) {
+      DenseKernel<false, true><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+    } else if (scaled) {
+      DenseKernel<true, true><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+    } else if (spec.kind == Kind::kF16) {
+      DenseKernel<false, false><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+    } else {
+      DenseKernel<true, false><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+    }
+  });
+  CheckLaunch("linear");
+}
+
+// Jobs that one launch can serve together.
+auto ShapeOf(const LinearSpec& s) {
+  return std::make_tuple(s.kind, s.out_features, s.in_features, s.block, s.activation_block, s.codebook, s.bits_x2, s.in_padded, s.out_padded, s.act_limit);
+}
+
+void RunShape(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<int>& members, const std::vector<RowTile>& tiles) {
+  const auto* device_tiles = reinterpret_cast<const RowTile*>(stream.Upload(kTilesSlot, tiles.data(), tiles.size() * sizeof(RowTile)));
+  const auto num_tiles = static_cast<std::int64_t>(tiles.size());
+  if (spec.kind == Kind::kExl3) {
+    std::vector<Exl3Job> jobs;
+    for (int j : members) {
+      const LinearSpec& s = *g.specs[static_cast<std::size_t>(j)];
+      const std::byte* blob = g.blobs[static_cast<std::size_t>(j)];
+      jobs.push_back({reinterpret_cast<const std::uint32_t*>(blob + s.weight), reinterpret_cast<const float*>(blob + s.input_scale),
+                      reinterpret_cast<const float*>(blob + s.output_scale), s.has_bias ? reinterpret_cast<const float*>(blob + s.bias) : nullptr});
+    }
+    RunExl3(stream, g, spec, jobs, device_tiles, num_tiles);
+    return;
+  }
+  std::vector<DenseJob> jobs;
+  for (int j : members) {
+    const LinearSpec& s = *g.specs[static_cast<std::size_t>(j)];
+    const std::byte* blob = g.blobs[static_cast<std::size_t>(j)];
+    jobs.push_back({blob + s.weight, reinterpret_cast<const std::uint8_t*>(blob + s.scale)});
+  }
+  RunDense(stream, g, spec, jobs, device_tiles, num_tiles);
+}
+
+void RunLinear(Stream& stream, const LinearArgs& a) {
+  GroupedLinear g;
+  g.specs = {a.spec};
+  g.blobs = {a.blob};
+  for (std::int64_t begin = 0; begin < a.rows; begin += 16) g.tiles.push_back({0, static_cast<std::int32_t>(std::min<std::int64_t>(16, a.rows - begin)), begin});
+  g.total_rows = a.rows;
+  g.x = a.x;
+  g.x_stride = a.x_stride;
+  g.y_bf16 = a.y_bf16;
+  g.y_fp32 = a.y_fp32;
+  g.y_stride = a.y_stride;
+  g.overflow = a.overflow;
+  RunGroupedLinear(AsCuda(stream), g);
+}
+
+}  // namespace
+
+void RunGroupedLinear(CudaStream& stream, const GroupedLinear& g) {
+  std::map<decltype(ShapeOf(LinearSpec())), std::vector<int>> shapes;
+  for (std::size_t j = 0; j < g.specs.size(); ++j) shapes[ShapeOf(*g.specs[j])].push_back(static_cast<int>(j));
+  for (const auto& [shape, members] : shapes) {
+    std::vector<int> place(g.specs.size(), -1);
+    for (std::size_t i = 0; i < members.size(); ++i) place[static_cast<std::size_t>(members[i])] = static_cast<int>(i);
+    std::vector<RowTile> tiles;
+    for (RowTile tile : g.tiles) {
+      tile.job = place[static_cast<std::size_t>(tile.job)];
+      if (tile.job >= 0) tiles.push_back(tile);
+    }
+    if (!tiles.empty()) RunShape(stream, g, *g.specs[static_cast<std::size_t>(members.front())], members, tiles);
+  }
+}
+
+Kernel<LinearArgs> CudaLinear() { return {&RunLinear, "linear/H(sm90)+I+F"}; }
+
+}  // namespace lockstep::kernels

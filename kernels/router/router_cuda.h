@@ -1,0 +1,10 @@
+// The CUDA kernel of router.h.
+#pragma once
+
+#include "kernels/router/router.h"
+
+namespace lockstep::kernels {
+
+Kernel<RouterArgs> CudaRouter();
+
+}  // namespace lockstep::kernels
