@@ -108,9 +108,11 @@ LOCKSTEP_INLINE void MmaLargestExponents(const MmaDecoded (&a)[kRows], MmaDecode
 }
 
 // One block of kBlock products for kRows rows against one panel: c[r] becomes its accumulator after the block.
-template <int kBlock, int kFraction, int kRows>
-LOCKSTEP_INLINE void MmaEmulateBlock(const MmaDecoded (&a)[kRows], MmaDecoded b, F32x16 (&c)[kRows]) {
-  static_assert(kBlock % 2 == 0 && kBlock <= 16 && kFraction <= 25);
+// F is at most 25.
+template <int kBlock, int kRows>
+LOCKSTEP_INLINE void MmaEmulateBlock(int fraction_bits, const MmaDecoded (&a)[kRows], MmaDecoded b,
+                                     F32x16 (&c)[kRows]) {
+  static_assert(kBlock % 2 == 0 && kBlock <= 16);
   I32x16 exponent[kRows], grid[kRows], sum[kRows];
   F32x16 scale[kRows];
   std::uint32_t slow[kRows];
@@ -118,7 +120,7 @@ LOCKSTEP_INLINE void MmaEmulateBlock(const MmaDecoded (&a)[kRows], MmaDecoded b,
   for (int r = 0; r < kRows; ++r) {
     const Mask16 out_of_range = Less(exponent[r], I32x16(-100)) | Less(I32x16(100), exponent[r]);
     slow[r] = BitsOf(out_of_range & ~Less(exponent[r], I32x16(-1000)));
-    grid[r] = Max(Min(exponent[r], I32x16(100)), I32x16(-100)) - I32x16(kFraction);
+    grid[r] = Max(Min(exponent[r], I32x16(100)), I32x16(-100)) - I32x16(fraction_bits);
     scale[r] = PowerOfTwo(I32x16(0) - grid[r]);
     sum[r] = I32x16(0);
   }
@@ -130,42 +132,50 @@ LOCKSTEP_INLINE void MmaEmulateBlock(const MmaDecoded (&a)[kRows], MmaDecoded b,
   }
   for (int r = 0; r < kRows; ++r) {
     const F32x16 fast = RoundMmaSum(sum[r], TruncateToInt(Mul(c[r], scale[r])), grid[r]);
-    c[r] = slow[r] == 0 ? fast : MmaEmulateSlowLanes({kBlock, kFraction}, slow[r], fast, c[r], a[r], b);
+    c[r] = slow[r] == 0 ? fast : MmaEmulateSlowLanes({kBlock, fraction_bits}, slow[r], fast, c[r], a[r], b);
   }
 }
 
-// H(c; a, b) of kRows rows against one panel over k products by the block rule.
-template <int kBlock, int kFraction, int kRows>
-LOCKSTEP_INLINE void MmaEmulateChain(const MmaDecoded (&a)[kRows], MmaDecoded b, std::int64_t k,
-                                     F32x16 (&c)[kRows]) {
+// H(c; a, b) of kRows rows against one panel over k products by the block rule. (The chains work on a copy of
+// c: behind the caller's reference it could overlap the operands, and would have to go through memory.)
+template <int kBlock, int kRows>
+inline void MmaEmulateChain(int fraction_bits, const MmaDecoded (&a)[kRows], MmaDecoded b, std::int64_t k,
+                            F32x16 (&c)[kRows]) {
+  F32x16 sum[kRows];
+  for (int r = 0; r < kRows; ++r) sum[r] = c[r];
   for (std::int64_t begin = 0; begin < k; begin += kBlock) {
     MmaDecoded block_a[kRows];
     for (int r = 0; r < kRows; ++r) block_a[r] = {a[r].values + begin, a[r].exponents + begin / 2};
-    MmaEmulateBlock<kBlock, kFraction>(block_a, {b.values + 16 * begin, b.exponents + 8 * begin}, c);
+    MmaEmulateBlock<kBlock>(fraction_bits, block_a, {b.values + 16 * begin, b.exponents + 8 * begin}, sum);
   }
+  for (int r = 0; r < kRows; ++r) c[r] = sum[r];
 }
 
 // The same for profiles whose arithmetic is fp32.
 template <int kRows>
-LOCKSTEP_INLINE void MmaSm70JitChain(const MmaDecoded (&a)[kRows], MmaDecoded b, std::int64_t k,
-                                     F32x16 (&c)[kRows]) {
+inline void MmaSm70JitChain(const MmaDecoded (&a)[kRows], MmaDecoded b, std::int64_t k, F32x16 (&c)[kRows]) {
+  F32x16 sum[kRows];
+  for (int r = 0; r < kRows; ++r) sum[r] = c[r];
   for (std::int64_t begin = 0; begin < k; begin += 4) {
     const float* values_b = b.values + 16 * begin;
     for (int r = 0; r < kRows; ++r) {
       const float* values_a = a[r].values + begin;
-      F32x16 sum = Mul(F32x16(values_a[0]), Load(values_b));
-      for (int i = 1; i < 4; ++i) sum = Add(sum, Mul(F32x16(values_a[i]), Load(values_b + 16 * i)));
-      c[r] = Add(c[r], sum);
+      F32x16 four = Mul(F32x16(values_a[0]), Load(values_b));
+      for (int i = 1; i < 4; ++i) four = Add(four, Mul(F32x16(values_a[i]), Load(values_b + 16 * i)));
+      sum[r] = Add(sum[r], four);
     }
   }
+  for (int r = 0; r < kRows; ++r) c[r] = sum[r];
 }
 template <int kRows>
-LOCKSTEP_INLINE void MmaFmaChain(const MmaDecoded (&a)[kRows], MmaDecoded b, std::int64_t k,
-                                 F32x16 (&c)[kRows]) {
+inline void MmaFmaChain(const MmaDecoded (&a)[kRows], MmaDecoded b, std::int64_t k, F32x16 (&c)[kRows]) {
+  F32x16 sum[kRows];
+  for (int r = 0; r < kRows; ++r) sum[r] = c[r];
   for (std::int64_t i = 0; i < k; ++i) {
     const F32x16 values_b = Load(b.values + 16 * i);
-    for (int r = 0; r < kRows; ++r) c[r] = Fma(F32x16(a[r].values[i]), values_b, c[r]);
+    for (int r = 0; r < kRows; ++r) sum[r] = Fma(F32x16(a[r].values[i]), values_b, sum[r]);
   }
+  for (int r = 0; r < kRows; ++r) c[r] = sum[r];
 }
 
 // MmaAccumulate (mma_block.h) of kRows rows and 16 columns: c[r] becomes H(c[r]; row r, columns of b) over k
@@ -176,14 +186,14 @@ LOCKSTEP_INLINE void MmaAccumulateLanes(MmaProfile profile, const MmaDecoded (&a
                                         std::int64_t k, F32x16 (&c)[kRows]) {
   switch (profile) {
     case MmaProfile::kSm90:
-      return MmaEmulateChain<16, 25>(a, b, k, c);
+      return MmaEmulateChain<16>(25, a, b, k, c);
     case MmaProfile::kSm90K8:
-      return MmaEmulateChain<8, 25>(a, b, k, c);
+      return MmaEmulateChain<8>(25, a, b, k, c);
     case MmaProfile::kSm80:
     case MmaProfile::kSm75:
-      return MmaEmulateChain<8, 24>(a, b, k, c);
+      return MmaEmulateChain<8>(24, a, b, k, c);
     case MmaProfile::kSm70:
-      return MmaEmulateChain<4, 23>(a, b, k, c);
+      return MmaEmulateChain<4>(23, a, b, k, c);
     case MmaProfile::kSm70Jit:
       return MmaSm70JitChain(a, b, k, c);
     case MmaProfile::kFma:

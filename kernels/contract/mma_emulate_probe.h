@@ -10,7 +10,7 @@ namespace lockstep {
 // Up to four rows against 16 columns. Buffers as MmaDecoded describes them, k long.
 struct MmaEmulateCall {
   MmaProfile profile;
-  int rows;  // 1 to 4
+  int rows;  // 1 to 4; 4 go together, fewer one by one
   std::int64_t k;
   const float* values_a[4];
   const std::int32_t* exponents_a[4];

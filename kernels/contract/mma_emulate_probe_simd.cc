@@ -21,15 +21,13 @@ void AccumulateRows(const MmaEmulateCall& call) {
 }  // namespace
 
 void Accumulate(const MmaEmulateCall& call) {
-  switch (call.rows) {
-    case 1:
-      return AccumulateRows<1>(call);
-    case 2:
-      return AccumulateRows<2>(call);
-    case 3:
-      return AccumulateRows<3>(call);
-    default:
-      return AccumulateRows<4>(call);
+  if (call.rows == 4) return AccumulateRows<4>(call);
+  for (int r = 0; r < call.rows; ++r) {
+    MmaEmulateCall row = call;
+    row.values_a[0] = call.values_a[r];
+    row.exponents_a[0] = call.exponents_a[r];
+    row.c = call.c + 16 * r;
+    AccumulateRows<1>(row);
   }
 }
 
