@@ -1,0 +1,306 @@
+// The program as its users meet it: exit codes, one-line errors, and outputs against recorded runs and oracles
+// in golden/.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/test_util.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+const std::string kGolden = std::string(LOCKSTEP_SOURCE_DIR) + "/golden";
+const std::string kModel = kGolden + "/models/tiny-v41-mul1";
+const std::string kPrompt = kGolden + "/prompts/tiny.json";
+
+struct Result {
+  int exit_code = -1;
+  std::string out, err;
+};
+
+std::string Slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<float> ReadFloats(const std::string& path) {
+  const std::string bytes = Slurp(path);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+class Cli : public testing::Test {
+ protected:
+  Result Lockstep(const std::vector<std::string>& arguments) const {
+    const std::string out = dir_.File("stdout"), err = dir_.File("stderr");
+    const pid_t child = fork();
+    if (child == 0) Exec(arguments, out, err);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .out = Slurp(out), .err = Slurp(err)};
+  }
+
+  json LockstepJson(std::vector<std::string> arguments) const {
+    arguments.push_back("--json");
+    const Result result = Lockstep(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out, nullptr, false);
+  }
+
+  // Exit code 2, nothing on stdout, and one line on stderr that contains each of `parts`.
+  void ExpectRefusal(const std::vector<std::string>& arguments, const std::vector<std::string>& parts) const {
+    const Result result = Lockstep(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    for (const std::string& part : parts) EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  }
+
+  TestDirectory dir_;
+
+ private:
+  [[noreturn]] static void Exec(const std::vector<std::string>& arguments, const std::string& out,
+                                const std::string& err) {
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
+    dup2(open(out.c_str(), kFlags, 0600), STDOUT_FILENO);
+    dup2(open(err.c_str(), kFlags, 0600), STDERR_FILENO);
+    std::vector<char*> argv = {const_cast<char*>(LOCKSTEP_BINARY)};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    execv(LOCKSTEP_BINARY, argv.data());
+    _exit(127);
+  }
+};
+
+TEST_F(Cli, VersionNamesCommitNumericsAndDevices) {
+  const Result result = Lockstep({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* part : {"lockstep 0.", "commit ", "numerics 1", "devices: cpu"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(Cli, HelpOfEveryCommandSucceeds) {
+  for (const char* command : {"generate", "logits", "tokenize", "detokenize", "encode", "inspect", "synth"}) {
+    const Result result = Lockstep({command, "--help"});
+    EXPECT_EQ(result.exit_code, 0) << command;
+    EXPECT_NE(result.out.find("--"), std::string::npos) << command;
+  }
+}
+
+TEST_F(Cli, BadUsageIsRefused) {
+  ExpectRefusal({}, {"subcommand"});
+  ExpectRefusal({"dance"}, {"dance"});
+  ExpectRefusal({"logits", "--model", kModel}, {"--ids"});
+  ExpectRefusal({"generate", "--model", kModel, "--prompt", "a", "--bogus"}, {"--bogus"});
+  ExpectRefusal({"generate", "--model", kModel}, {"--prompt", "--ids", "--chat"});
+  ExpectRefusal({"generate", "--model", kModel, "--prompt", "a", "--ids", kPrompt}, {"exactly one"});
+  ExpectRefusal({"generate", "--model", kModel, "--prompt", "a", "--max-tokens", "0"}, {"--max-tokens"});
+  ExpectRefusal({"generate", "--model", kModel, "--prompt", "a", "--max-tokens", "many"}, {"--max-tokens"});
+  ExpectRefusal({"generate", "--model", kModel, "--prompt", "a", "--temperature", "0.7"},
+                {"--temperature", "0"});
+  ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt}, {"--out"});
+  ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt, "--out", "x", "--chunk", "0"}, {"--chunk"});
+  ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt, "--out", "x", "--compare-truth"},
+                {"--margins"});
+  ExpectRefusal({"tokenize", "--model", kModel}, {"--text", "--file"});
+}
+
+TEST_F(Cli, EngineFlagsAreChecked) {
+  const auto refuse = [&](std::vector<std::string> flags, const std::vector<std::string>& parts) {
+    std::vector<std::string> arguments = {"generate", "--model", kModel, "--prompt", "a"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    ExpectRefusal(arguments, parts);
+  };
+  refuse({"--engine", "warp"}, {"--engine", "warp", "reference"});
+  refuse({"--engine", "reference", "--device", "cuda:0"}, {"--device", "cuda:0"});
+  refuse({"--profile", "sm42"}, {"--profile", "sm42", "sm90"});
+  refuse({"--arithmetic", "guess"}, {"--arithmetic", "guess", "truth"});
+  refuse({"--arithmetic", "contract:sm42"}, {"--arithmetic", "sm42"});
+  refuse({"--arithmetic", "contract:fma", "--profile", "sm90"}, {"--profile", "contract:fma"});
+  refuse({"--arithmetic", "truth", "--profile", "sm90"}, {"--profile", "truth"});
+  refuse({"--fake-quant", "some"}, {"--fake-quant", "official", "none"});
+  refuse({"--act-quant", "int4"}, {"--act-quant", "int4", "int8"});
+}
+
+TEST_F(Cli, BadFilesAreNamed) {
+  ExpectRefusal({"inspect", "--model", dir_.File("absent")}, {"absent"});
+  ExpectRefusal({"generate", "--model", kModel, "--ids", dir_.File("absent.json")}, {"absent.json"});
+  const auto refuse_ids = [&](const std::string& text, const std::vector<std::string>& parts) {
+    ExpectRefusal({"generate", "--model", kModel, "--ids", dir_.Put("ids.json", text)}, parts);
+  };
+  refuse_ids("[1, 2", {"ids.json"});
+  refuse_ids("{\"tokens\": [1]}", {"ids.json", "ids"});
+  refuse_ids("[]", {"ids.json", "at least one"});
+  refuse_ids("[1, -2]", {"ids.json", "ids[1]", "-2"});
+  refuse_ids("[1.5]", {"ids.json", "ids[0]"});
+  refuse_ids("[9223372036854775808]", {"ids.json", "ids[0]"});
+  refuse_ids("[1, 512]", {"512", "vocabulary"});
+  ExpectRefusal(
+      {"encode", "--model", kModel, "--chat", dir_.Put("chat.json", R"({"messages": [{"role": "judge"}]})")},
+      {"chat.json", "messages[0].role"});
+  ExpectRefusal({"detokenize", "--model", kModel, "--ids", dir_.Put("ids.json", "[7, 100000]")},
+                {"ids[1]", "100000"});
+  ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt, "--out", dir_.File("no/such/dir.f32")},
+                {"dir.f32"});
+}
+
+TEST_F(Cli, GenerateRepeatsTheRecordedTokens) {
+  const json recorded = json::parse(Slurp(kGolden + "/tokens/tiny-v41-mul1.json"));
+  for (const std::string profile : {"sm90", "fma"}) {
+    const json report = LockstepJson({"generate", "--model", kModel, "--ids", kPrompt, "--max-tokens", "32",
+                                      "--ignore-eos", "--engine", "reference", "--profile", profile});
+    EXPECT_EQ(report["ids"], recorded["profiles"][profile]["ids"]);
+    EXPECT_EQ(report["finish_reason"], "length");
+    EXPECT_EQ(report["prompt_tokens"], 200);
+    EXPECT_EQ(report["arithmetic"], "contract:" + profile);
+    EXPECT_GT(report["timings"]["prefill_seconds"], 0);
+  }
+}
+
+TEST_F(Cli, GenerateStreamsTheTextOfItsTokens) {
+  const std::vector<std::string> command = {"generate", "--model",      kModel, "--prompt",
+                                            "one, two", "--max-tokens", "12"};
+  const json report = LockstepJson(command);
+  const Result plain = Lockstep(command);
+  EXPECT_EQ(plain.exit_code, 0);
+  EXPECT_EQ(plain.out, report["text"].get<std::string>() + "\n");
+  const json prompt_ids = json::parse(Lockstep({"tokenize", "--model", kModel, "--text", "one, two"}).out);
+  EXPECT_EQ(report["prompt_tokens"], prompt_ids.size() + 1);  // the beginning-of-sentence token
+}
+
+TEST_F(Cli, GenerateStopsWhereTheContextEnds) {
+  const std::string copy = dir_.File("short");
+  std::filesystem::copy(kModel, copy);
+  json config = json::parse(Slurp(copy + "/config.json"));
+  config["text_config"]["max_position_embeddings"] = 8;
+  dir_.Put("short/config.json", config.dump());
+  const json report =
+      LockstepJson({"generate", "--model", copy, "--ids", dir_.Put("ids.json", "[0, 5, 6]"), "--ignore-eos"});
+  EXPECT_EQ(report["ids"].size(), 6u);  // 8 positions hold 3 + 5; the sixth token is chosen at the last
+  EXPECT_EQ(report["finish_reason"], "length");
+}
+
+TEST_F(Cli, LogitsAreWithinToleranceOfTheNumpyOracle) {
+  const std::string oracle = kGolden + "/oracles/numpy-v41-1", out = dir_.File("logits.f32");
+  const Result result = Lockstep({"logits", "--model", oracle, "--ids", oracle + "/ids.json", "--out", out,
+                                  "--arithmetic", "truth", "--fake-quant", "none"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<float> ours = ReadFloats(out), expected = ReadFloats(oracle + "/logits.f32");
+  ASSERT_EQ(ours.size(), expected.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) ASSERT_NEAR(ours[i], expected[i], 2e-4) << i;
+}
+
+TEST_F(Cli, LogitsDoNotDependOnTheChunk) {
+  const std::string ids = dir_.Put("ids.json", json(std::vector<int>(40, 7)).dump());
+  std::vector<std::string> outputs;
+  for (const std::string chunk : {"1000", "7"}) {
+    const std::string out = dir_.File(chunk + ".f32");
+    ASSERT_EQ(Lockstep({"logits", "--model", kModel, "--ids", ids, "--out", out, "--chunk", chunk}).exit_code,
+              0);
+    outputs.push_back(Slurp(out));
+  }
+  EXPECT_EQ(outputs[0].size(), 40u * 512u * sizeof(float));
+  EXPECT_TRUE(outputs[0] == outputs[1]);
+}
+
+TEST_F(Cli, AFailedRunLeavesNoFile) {
+  const std::string out = dir_.File("logits.f32");
+  ExpectRefusal({"logits", "--model", kModel, "--ids", dir_.Put("ids.json", "[0, 600]"), "--out", out},
+                {"600"});
+  for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+    EXPECT_EQ(entry.path().string().find("logits.f32"), std::string::npos) << entry.path();
+  }
+}
+
+TEST_F(Cli, AnExistingDeviceIsWrittenAndNotReplaced) {
+  const std::string ids = dir_.Put("ids.json", "[0, 5]");
+  EXPECT_EQ(Lockstep({"logits", "--model", kModel, "--ids", ids, "--out", "/dev/null"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST_F(Cli, MarginsReportDecisionsAndTheDistanceFromTruth) {
+  const std::string report_file = dir_.File("margins.json");
+  const std::string ids = dir_.Put("ids.json", json(std::vector<int>(60, 9)).dump());
+  ASSERT_EQ(Lockstep({"logits", "--model", kModel, "--ids", ids, "--margins", report_file, "--compare-truth"})
+                .exit_code,
+            0);
+  const json report = json::parse(Slurp(report_file));
+  EXPECT_EQ(report["argmax"]["decisions"], 60);
+  EXPECT_EQ(report["argmax"]["margins"].size(), 60u);
+  const std::vector<double> margins = report["argmax"]["margins"];
+  EXPECT_EQ(report["argmax"]["smallest"], *std::min_element(margins.begin(), margins.end()));
+  ASSERT_EQ(report["layers"].size(), 10u);
+  EXPECT_EQ(report["layers"][0]["router"]["decisions"], 60);
+  EXPECT_FALSE(report["layers"][0].contains("index"));
+  EXPECT_GT(report["layers"][6]["candidates"]["decisions"], 0);
+  EXPECT_GT(report["truth"]["max_abs_difference"], 0);
+}
+
+TEST_F(Cli, TokenizeAndDetokenizeAreInverse) {
+  const std::string text = "red boat\n\xff \xe4\xbd\xa0 </think>";
+  const std::string file = dir_.Put("text", text);
+  for (const bool special : {false, true}) {
+    std::vector<std::string> command = {"tokenize", "--model", kModel, "--file", file};
+    if (special) command.push_back("--special");
+    const std::string ids = dir_.Put("ids.json", Lockstep(command).out);
+    EXPECT_EQ(Lockstep({"detokenize", "--model", kModel, "--ids", ids}).out, text);
+  }
+}
+
+TEST_F(Cli, EncodeRendersTheChat) {
+  const std::string chat = dir_.Put(
+      "chat.json", R"({"messages": [{"role": "user", "content": "hi"}], "thinking": {"type": "disabled"}})");
+  const json encoded = LockstepJson({"encode", "--model", kModel, "--chat", chat});
+  EXPECT_EQ(encoded["text"], "<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜></think>");
+  const json special = json::parse(
+      Lockstep({"tokenize", "--special", "--model", kModel, "--text", encoded["text"].get<std::string>()}).out);
+  EXPECT_EQ(encoded["ids"], special);
+  const json answered = LockstepJson({"generate", "--model", kModel, "--chat", chat, "--max-tokens", "2"});
+  EXPECT_EQ(answered["prompt_tokens"], special.size());
+}
+
+TEST_F(Cli, InspectCountsWhatSynthWrote) {
+  const json inspected = LockstepJson({"inspect", "--model", kModel});
+  EXPECT_EQ(inspected["architecture"], "DeepseekV41ForCausalLM");
+  EXPECT_EQ(inspected["layers"], 10);
+  EXPECT_EQ(inspected["ignored_tensors"], 0);
+  std::int64_t routed = 0;
+  for (const json& group : inspected["matrices"]) {
+    if (group["role"] == "routed experts") routed += group["weights"].get<std::int64_t>();
+  }
+  EXPECT_EQ(routed, 10 * 6 * 3 * 128 * 128);
+  EXPECT_EQ(inspected["layer_plan"][7]["kv_source"], 6);
+  const Result plain = Lockstep({"inspect", "--model", kModel});
+  EXPECT_EQ(plain.exit_code, 0);
+  EXPECT_NE(plain.out.find("exl3 mul1 3"), std::string::npos);
+}
+
+TEST_F(Cli, SynthMakesAModelThatRuns) {
+  const std::string out = dir_.File("made");
+  ASSERT_EQ(Lockstep({"synth", "--shape", "tiny-v4", "--bits", "3", "--layers", "3", "--out", out}).exit_code,
+            0);
+  const json report =
+      LockstepJson({"generate", "--model", out, "--ids", dir_.Put("ids.json", "[0, 5]"), "--max-tokens", "3"});
+  EXPECT_FALSE(report["ids"].empty());
+  EXPECT_FALSE(report.contains("text"));  // there is no tokenizer
+  ExpectRefusal({"synth", "--shape", "tiny-v4", "--out", out}, {"--out", "not an empty directory"});
+  ExpectRefusal({"generate", "--model", out, "--prompt", "a"}, {"--prompt", "tokenizer.json"});
+}
+
+}  // namespace
+}  // namespace lockstep
