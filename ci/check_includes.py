@@ -24,8 +24,8 @@ ALLOWED = {
     "harness": tuple(f"{folder}/" for folder in FOLDERS if folder != "cli"),
 }
 
-# An operation's kernels may share one another's layouts, but not know the table or a device beyond its stream.
-FORBIDDEN_TO_OPERATIONS = re.compile(r"^kernels/(table/|device/(?!stream\.h$))")
+# An operation's kernels may share one another's layouts and use a device's streams, but not know the table or whole devices.
+FORBIDDEN_TO_OPERATIONS = re.compile(r"^kernels/(table/|device/(backend|device_spec)\.h$)")
 ABOVE_OPERATIONS = ("kernels/contract/", "kernels/table/", "kernels/device/")
 
 # System headers that the layers below devices and engines must not need.

@@ -3,7 +3,7 @@
 set -euo pipefail
 
 packages=(
-  ca-certificates cmake g++ git ninja-build python3
+  ca-certificates cmake g++ git ninja-build python3 python3-venv
   libbenchmark-dev libcli11-dev libeigen3-dev libgtest-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev
 )
 

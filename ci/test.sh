@@ -10,6 +10,9 @@ if ! ci/build.sh "$preset"; then
   echo "0 passed, 1 failed"
   exit 1
 fi
+if ! ci/fetch_test_data.sh; then
+  echo "Some test data could not be fetched; the tests that need it skip, as ci/expected_skips.txt lists." >&2
+fi
 results=build/$preset/test-results
 rm -rf "$results"
 mkdir -p "$results"
