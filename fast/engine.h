@@ -33,6 +33,8 @@ class FastEngine : public Engine {
 
   // New tokens that one step can hold.
   std::int64_t step_rows() const { return options_.chunk_rows; }
+  // Tokens of the longest sequence.
+  std::int64_t max_context() const { return options_.max_context; }
   // Whether a step of these segments fits: their new tokens, and what those that end a prompt restore from the tail stash.
   bool Fits(std::span<Segment> segments) const;
   // Runs one step over segments of distinct sessions that fit. See Forward::Run.

@@ -97,6 +97,8 @@ class Forward {
   void TraceBits(std::string_view step, int layer, std::int64_t position, std::span<const std::uint16_t> bits);
   void TraceRouting(int layer, const Ranges& rows);
   void TraceUnpacked(std::string_view step, int layer, const std::uint16_t* rows, std::int64_t width, const std::vector<std::int64_t>& positions);
+  void KeepScores(RowRange tile, kernels::IndexSelectArgs* args, kernels::DeviceArray<float>* scores);
+  void TraceSelection(int layer, RowRange tile, const kernels::IndexSelectArgs& args);
   void TraceCoefficients(std::string_view step, int layer, const Ranges& ranges);
   void TracePacked(std::string_view step, int layer, const kernels::UnpackRowsArgs& rows, const std::vector<std::int64_t>& positions);
 

@@ -98,10 +98,10 @@ void PagedStore::Truncate(std::int64_t rows) {
   }
 }
 
-void PagedStore::CopyFrom(const PagedStore& other) {
-  Reserve(static_cast<std::int64_t>(other.pages_.size()) << page_shift_);
+void PagedStore::CopyFrom(const PagedStore& other, std::int64_t rows) {
+  Reserve(rows);
   kernels::Device& device = pool_->device();
-  for (std::size_t i = 0; i < other.pages_.size(); ++i) device.CopyWithin(device.compute(), pages_[i], other.pages_[i], pool_->page_bytes());
+  for (std::size_t i = 0; i < pages_.size(); ++i) device.CopyWithin(device.compute(), pages_[i], other.pages_[i], pool_->page_bytes());
 }
 
 // --- rings -----------------------------------------------------------------------------------------------------------
@@ -244,6 +244,11 @@ void KvState::Reserve(std::int64_t end) {
   each_store([&](PagedStore& store, std::int64_t rows, std::int64_t) { store.Reserve(rows); });
 }
 
+void KvState::Keep(std::int64_t end) {
+  Reserve(end);
+  kept_end_ = end;
+}
+
 void KvState::Commit(std::span<const std::int32_t> new_ids, std::int64_t new_decoder_position) {
   ids.insert(ids.end(), new_ids.begin(), new_ids.end());
   position += static_cast<std::int64_t>(new_ids.size());
@@ -262,7 +267,7 @@ void KvState::Cancel() {
     for (DoubleRing* ring : {kv.window.get(), kv.history.get(), kv.index_history.get()}) {
       if (ring) ring->Cancel();
     }
-    const std::int64_t entries = kv.compressed ? position / factory_.config_.ratio(l) : 0;
+    const std::int64_t entries = kv.compressed ? std::max(position, kept_end_) / factory_.config_.ratio(l) : 0;
     if (kv.compressed) kv.compressed->Truncate(entries);
     if (kv.index_keys) kv.index_keys->Truncate(entries);
   }
@@ -291,8 +296,9 @@ std::unique_ptr<KvState> KvState::Clone() const {
     const LayerKv& from = layers_[l];
     LayerKv& to = copy->layers_[l];
     to.window->CopyFrom(*from.window);
-    if (from.compressed) to.compressed->CopyFrom(*from.compressed);
-    if (from.index_keys) to.index_keys->CopyFrom(*from.index_keys);
+    const std::int64_t entries = from.compressed ? position / factory_.config_.ratio(static_cast<int>(l)) : 0;
+    if (from.compressed) to.compressed->CopyFrom(*from.compressed, entries);
+    if (from.index_keys) to.index_keys->CopyFrom(*from.index_keys, entries);
     if (from.history) to.history->CopyFrom(*from.history);
     if (from.index_history) to.index_history->CopyFrom(*from.index_history);
   }

@@ -55,7 +55,8 @@ class PagedStore {
   std::int64_t PagesNeeded(std::int64_t rows) const;
   // Gives back every page that only rows from `rows` on lie in.
   void Truncate(std::int64_t rows);
-  void CopyFrom(const PagedStore& other);
+  // Takes pages for `rows` rows and copies those.
+  void CopyFrom(const PagedStore& other, std::int64_t rows);
   std::size_t bytes() const { return pages_.size() * pool_->page_bytes() + table_.size() * sizeof(std::byte*); }
   kernels::PagedRows View() const { return {table_.data(), page_shift_, static_cast<std::int32_t>(row_bytes_)}; }
 
@@ -164,6 +165,8 @@ class KvState {
 
   // Takes the pages that positions up to `end` need. Throws InputError, with nothing taken, when there are too few.
   void Reserve(std::int64_t end);
+  // The same, and Cancel does not give them back: the promise that a sequence can go on to `end` whatever else runs.
+  void Keep(std::int64_t end);
   // Makes a finished step visible: `ids` appended, rings flipped.
   void Commit(std::span<const std::int32_t> new_ids, std::int64_t new_decoder_position);
   // Forgets what a cancelled step wrote.
@@ -178,6 +181,7 @@ class KvState {
   KvFactory& factory_;
   std::vector<LayerKv> layers_;
   TailStash stash_;
+  std::int64_t kept_end_ = 0;
 };
 
 }  // namespace lockstep::fast
