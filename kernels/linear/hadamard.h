@@ -37,15 +37,17 @@ LOCKSTEP_INLINE F32x16 ButterflyInVector(F32x16 x) {
 }
 #else
 LOCKSTEP_INLINE F32x16 ButterflyInVector(F32x16 x) {
+  float lane[16];
+  contract::Store(x, lane);
   for (int stride = 1; stride < 16; stride *= 2) {
     for (int i = 0; i < 16; ++i) {
       if (i & stride) continue;
-      const float a = x.v[i], b = x.v[i + stride];
-      x.v[i] = a + b;
-      x.v[i + stride] = a - b;
+      const float a = lane[i], b = lane[i + stride];
+      lane[i] = a + b;
+      lane[i + stride] = a - b;
     }
   }
-  return x;
+  return contract::Load(lane);
 }
 #endif
 

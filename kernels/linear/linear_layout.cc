@@ -79,8 +79,7 @@ void PlaceParts(LinearSpec* spec, std::int64_t begin) {
   spec->bytes = spec->bias + AlignUp(sizes.bias) - begin;
 }
 
-// --- packing
-// ---------------------------------------------------------------------------------------------------------
+// --- packing -------------------------------------------------------------------------------------------------
 
 [[noreturn]] void ThrowNotFinite(const TensorView& tensor, std::int64_t row, std::int64_t column) {
   throw InputError(tensor.file + ": tensor " + tensor.name + ": expected finite weights, row " +
@@ -223,6 +222,15 @@ void PackExl3(const Exl3Matrix& matrix, const LinearSpec& spec, std::byte* dst) 
         [&](std::int64_t i) { return i < stored ? matrix.bias.Float(i) : 0.0f; });
 }
 
+// Kernels count on scales that change between strips of 16 outputs or inputs and never within a segment.
+void CheckBlocks(const LinearWeight& weight, int activation_block) {
+  for (const int block : {weight.block, activation_block}) {
+    if (block >= 16 && 128 % block == 0) continue;
+    throw InputError(weight.weight.file + ": tensor " + weight.weight.name + ": expected scale blocks of 16, 32, 64 or 128, got " +
+                     std::to_string(block));
+  }
+}
+
 }  // namespace
 
 LinearSpec MakeLinearSpec(const LinearWeight& weight, const NumericsOptions& numerics, int activation_block,
@@ -234,6 +242,7 @@ LinearSpec MakeLinearSpec(const LinearWeight& weight, const NumericsOptions& num
   if (spec.kind == Kind::kFp8Block || spec.kind == Kind::kFp4Row) {
     spec.block = weight.block;
     spec.activation_block = numerics.fake_quant ? activation_block : 0;
+    CheckBlocks(weight, activation_block);
   }
   if (spec.kind == Kind::kExl3) {
     spec.codebook = weight.exl3.codebook;

@@ -146,6 +146,14 @@ TEST(LinearLayout, OptionsDecideTheFamily) {
   EXPECT_EQ(MakeLinearSpec(fp8.weight, {.fake_quant = false}, 128).activation_block, 0);
 }
 
+TEST(LinearLayout, OddScaleBlocksAreRefused) {
+  LinearMaker maker(10);
+  const TestLinear linear = maker.Make({.kind = Kind::kFp8Block, .out = 96, .in = 96, .block = 48});
+  EXPECT_THROW(MakeLinearSpec(linear.weight, {}, 32), InputError);
+  EXPECT_THROW(MakeLinearSpec(linear.weight, {}, 48), InputError);
+  EXPECT_NO_THROW(MakeLinearSpec(linear.weight, {}, 48, /*quantize_input=*/false));
+}
+
 TEST(LinearLayout, ExpertPartsLieBehindOneAnother) {
   LinearMaker maker(8);
   const TestLinear w1 = maker.Make({.kind = Kind::kExl3, .out = 96, .in = 160, .bits_x2 = 4});

@@ -26,8 +26,7 @@ struct Panel {
   std::int64_t length;      // inputs in it; zeros follow up to a multiple of 16
 };
 
-// --- filling
-// ---------------------------------------------------------------------------------------------------------
+// --- filling -------------------------------------------------------------------------------------------------
 
 LOCKSTEP_INLINE F32x16 E4M3Values(const std::uint8_t* codes) {
   const I32x16 bits = LoadU8(codes);
@@ -36,13 +35,29 @@ LOCKSTEP_INLINE F32x16 E4M3Values(const std::uint8_t* codes) {
   return FloatOf(BitsOf(magnitude) | ((bits & I32x16(0x80)) << 24));
 }
 
-LOCKSTEP_INLINE F32x16 E2M1Values(const std::uint8_t* codes) {
-  const I32x16 bits = LoadU8(codes);
+LOCKSTEP_INLINE F32x16 E2M1Values(I32x16 bits) {
   const F32x16 magnitude = Mul(FloatOf((bits & I32x16(7)) << 22), F32x16(0x1p126f));
   return FloatOf(BitsOf(magnitude) | ((bits & I32x16(8)) << 28));
 }
 
-// Inputs [begin, begin + n) of one output, n <= 16, zeros beyond.
+// The sixteen nibbles of eight bytes, low ones first.
+LOCKSTEP_INLINE I32x16 LoadNibbles(const std::uint8_t* pairs) {
+#if LOCKSTEP_ISA_LEVEL >= 1
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(pairs)), mask = _mm_set1_epi8(0x0f);
+  const __m128i codes = _mm_and_si128(_mm_unpacklo_epi8(bytes, _mm_srli_epi16(bytes, 4)), mask);
+#if LOCKSTEP_ISA_LEVEL == 2
+  return I32x16(_mm512_cvtepu8_epi32(codes));
+#else
+  return I32x16(_mm256_cvtepu8_epi32(codes), _mm256_cvtepu8_epi32(_mm_srli_si128(codes, 8)));
+#endif
+#else
+  std::uint8_t codes[16];
+  for (int i = 0; i < 16; ++i) codes[i] = static_cast<std::uint8_t>(pairs[i / 2] >> (4 * (i % 2)) & 0xf);
+  return LoadU8(codes);
+#endif
+}
+
+// Inputs [begin, begin + n) of one output, n <= 16 (FP4: 16), zeros beyond.
 LOCKSTEP_INLINE F32x16 LoadStored(Kind kind, const std::byte* row, std::int64_t begin, int n) {
   if (kind == Kind::kBF16 || kind == Kind::kF16) {
     const auto* p = reinterpret_cast<const std::uint16_t*>(row) + begin;
@@ -50,13 +65,11 @@ LOCKSTEP_INLINE F32x16 LoadStored(Kind kind, const std::byte* row, std::int64_t 
     return n == 16 ? LoadF16(p) : LoadF16N(p, n);
   }
   const auto* p = reinterpret_cast<const std::uint8_t*>(row);
+  if (kind == Kind::kFp4Row) return E2M1Values(LoadNibbles(p + begin / 2));
+  if (n == 16) return E4M3Values(p + begin);
   std::uint8_t codes[16] = {};
-  if (kind == Kind::kFp8Block) {
-    std::memcpy(codes, p + begin, static_cast<std::size_t>(n));
-    return E4M3Values(codes);
-  }
-  for (int i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(p[(begin + i) / 2] >> (4 * (i % 2)) & 0xf);
-  return E2M1Values(codes);
+  std::memcpy(codes, p + begin, static_cast<std::size_t>(n));
+  return E4M3Values(codes);
 }
 
 std::int64_t StoredRowBytes(const LinearSpec& spec) {
@@ -81,28 +94,37 @@ void FillFromRows(const LinearWork& work, std::int64_t strip, std::int64_t block
   }
 }
 
-using TrellisDecoder = void (*)(const std::uint8_t* tiles, float* panel);
+using DecodeTiles = void (*)(const std::uint8_t* tiles, float* panel);
+using MultiplyTiles = void (*)(const std::uint8_t* tiles, std::int64_t count, const float* x, float* lanes);
 
-TrellisDecoder DecoderOf(const LinearSpec& spec) {
-  return ForBits(spec.bits_x2, [&]<int kBitsX2>() -> TrellisDecoder {
-    switch (spec.codebook) {
-      case Codebook::kMcg:
-        return DecodeWeights<kBitsX2, Codebook::kMcg>;
-      case Codebook::kMul1:
-        return DecodeWeights<kBitsX2, Codebook::kMul1>;
-      default:
-        return DecodeWeights<kBitsX2, Codebook::k3inst>;
-    }
-  });
+// What one rate and codebook needs. `multiply`: both steps in one for a single row of profile fma, where there
+// is such code.
+struct TrellisCode {
+  DecodeTiles decode = nullptr;
+  MultiplyTiles multiply = nullptr;
+};
+
+template <int kBitsX2, Codebook kCodebook>
+TrellisCode MakeTrellisCode() {
+#if LOCKSTEP_ISA_LEVEL == 2
+  return {DecodeWeights<kBitsX2, kCodebook>, MultiplyWeights<kBitsX2, kCodebook>};
+#else
+  return {DecodeWeights<kBitsX2, kCodebook>, nullptr};
+#endif
 }
 
-void FillFromTiles(const LinearWork& work, TrellisDecoder decode, std::int64_t strip, std::int64_t block,
-                   Panel* panel) {
-  const std::int64_t block_bytes = 8 * work.spec->tile_bytes(), blocks = work.spec->in_padded / kLinearBlock;
-  decode(reinterpret_cast<const std::uint8_t*>(work.blob + work.spec->weight) +
-             (strip * blocks + block) * block_bytes,
-         panel->values);
-  panel->length = kLinearBlock;
+TrellisCode TrellisCodeOf(const LinearSpec& spec) {
+  if (spec.kind != Kind::kExl3) return {};
+  return ForBits(spec.bits_x2, [&]<int kBitsX2>() -> TrellisCode {
+    switch (spec.codebook) {
+      case Codebook::kMcg:
+        return MakeTrellisCode<kBitsX2, Codebook::kMcg>();
+      case Codebook::kMul1:
+        return MakeTrellisCode<kBitsX2, Codebook::kMul1>();
+      default:
+        return MakeTrellisCode<kBitsX2, Codebook::k3inst>();
+    }
+  });
 }
 
 bool HasF16Operands(const LinearSpec& spec) {
@@ -123,27 +145,41 @@ class PanelSource {
   PanelSource(const LinearWork& work, std::int64_t strip)
       : work_(work),
         strip_(strip),
-        decode_(work.spec->kind == Kind::kExl3 ? DecoderOf(*work.spec) : nullptr),
+        code_(TrellisCodeOf(*work.spec)),
         smallest_exponent_(HasF16Operands(*work.spec) ? kSmallestF16Exponent : kSmallestBF16Exponent) {}
 
   void Fill(std::int64_t block, Panel* panel) const {
-    if (decode_) {
-      FillFromTiles(work_, decode_, strip_, block, panel);
+    if (code_.decode) {
+      code_.decode(Tiles(block), panel->values);
+      panel->length = kLinearBlock;
     } else {
       FillFromRows(work_, strip_, block, panel);
     }
     if (work_.profile != Profile::kFma) FillExponents(smallest_exponent_, panel);
   }
 
+  // Whether a single row of profile fma goes through Multiply instead of panels.
+  bool CanMultiply() const { return code_.multiply && work_.rows == 1; }
+  void Multiply(SegmentRange range, float* lanes) const {
+    const std::int64_t tiles = (range.end - range.begin) / kExl3Tile;
+    code_.multiply(Tiles(range.begin / kLinearBlock), tiles, work_.in.values + range.begin, lanes);
+  }
+
  private:
+  const std::uint8_t* Tiles(std::int64_t block) const {
+    const std::int64_t block_bytes = 8 * work_.spec->tile_bytes(),
+                       blocks = work_.spec->in_padded / kLinearBlock;
+    return reinterpret_cast<const std::uint8_t*>(work_.blob + work_.spec->weight) +
+           (strip_ * blocks + block) * block_bytes;
+  }
+
   const LinearWork& work_;
   std::int64_t strip_;
-  TrellisDecoder decode_;
+  TrellisCode code_;
   int smallest_exponent_;
 };
 
-// --- multiplying
-// -----------------------------------------------------------------------------------------------------
+// --- multiplying ---------------------------------------------------------------------------------------------
 
 MmaProfile ToMmaProfile(Profile profile) {
   switch (profile) {
@@ -201,36 +237,57 @@ struct MmaChains {
 struct FmaChains {
   static constexpr std::int64_t kVectors = kFmaLanes;
 
-  // Lanes [first, first + kCount) of the 16 of a row.
-  template <int kCount>
-  static LOCKSTEP_INLINE void AddLanes(const float* x, const float* values, std::int64_t length, int first,
-                                       float* lanes) {
-    F32x16 lane[kCount];
-    for (int i = 0; i < kCount; ++i) lane[i] = Load(lanes + (first + i) * kStrip);
-    std::int64_t k = 0;
-    for (; k + kFmaLanes <= length; k += kFmaLanes) {
-      for (int i = 0; i < kCount; ++i) {
-        lane[i] = Fma(F32x16(x[k + first + i]), Load(values + (k + first + i) * kStrip), lane[i]);
+  // Lanes [first, first + kLanes) of kRows rows; x and lanes are the first row's.
+  template <int kLanes, int kRows>
+  static LOCKSTEP_INLINE void AddLanes(const float* x, std::int64_t x_stride, const float* values,
+                                       std::int64_t length, int first, float* lanes) {
+    F32x16 lane[kRows][kLanes];
+    const auto at = [&](int r, int i) { return lanes + (r * kVectors + first + i) * kStrip; };
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kLanes; ++i) lane[r][i] = Load(at(r, i));
+    }
+    std::int64_t k = first;
+    for (; k - first + kFmaLanes <= length; k += kFmaLanes) {
+      for (int i = 0; i < kLanes; ++i) {
+        const F32x16 weights = Load(values + (k + i) * kStrip);
+        for (int r = 0; r < kRows; ++r) lane[r][i] = Fma(F32x16(x[r * x_stride + k + i]), weights, lane[r][i]);
       }
     }
-    for (int i = 0; i < kCount;
-         ++i) {  // a lane beyond the end is left alone: a product of zeros could turn its -0 into +0
-      if (k + first + i < length)
-        lane[i] = Fma(F32x16(x[k + first + i]), Load(values + (k + first + i) * kStrip), lane[i]);
+    // A lane beyond the end is left alone: a product of zeros could turn its -0 into +0.
+    for (int i = 0; i < kLanes; ++i) {
+      if (k + i >= length) break;
+      const F32x16 weights = Load(values + (k + i) * kStrip);
+      for (int r = 0; r < kRows; ++r) lane[r][i] = Fma(F32x16(x[r * x_stride + k + i]), weights, lane[r][i]);
     }
-    for (int i = 0; i < kCount; ++i) Store(lane[i], lanes + (first + i) * kStrip);
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kLanes; ++i) Store(lane[r][i], at(r, i));
+    }
+  }
+
+  template <int kLanes, int kRows>
+  static void AddRows(const float* x, std::int64_t x_stride, const float* values, std::int64_t length,
+                      float* lanes) {
+    for (int first = 0; first < kFmaLanes; first += kLanes) {
+      AddLanes<kLanes, kRows>(x, x_stride, values, length, first, lanes);
+    }
   }
 
   void Add(const LinearWork& work, std::int64_t input, const Panel& panel, std::int64_t k, std::int64_t length,
            float* sums) const {
-    constexpr int kTogether = LOCKSTEP_ISA_LEVEL == 2 ? 16 : 4;
+    constexpr bool kManyRegisters = LOCKSTEP_ISA_LEVEL == 2;
+    constexpr int kTogether = kManyRegisters ? 6 : 3;
     const std::int64_t padded = PrepareBlocks(*work.spec) * kLinearBlock;
-    for (std::int64_t r = 0; r < work.rows; ++r) {
-      for (int first = 0; first < kFmaLanes; first += kTogether) {
-        AddLanes<kTogether>(work.in.values + r * padded + input, panel.values + k * kStrip, length, first,
-                            sums + r * kVectors * kStrip);
-      }
+    const float* values = panel.values + k * kStrip;
+    const auto x = [&](std::int64_t r) { return work.in.values + r * padded + input; };
+    const auto lanes = [&](std::int64_t r) { return sums + r * kVectors * kStrip; };
+    std::int64_t r = 0;
+    for (; r + kTogether <= work.rows; r += kTogether) {
+      AddRows<kManyRegisters ? 4 : 2, kTogether>(x(r), padded, values, length, lanes(r));
     }
+    for (; r + 2 <= work.rows; r += 2) {
+      AddRows<kManyRegisters ? 8 : 2, 2>(x(r), padded, values, length, lanes(r));
+    }
+    if (r < work.rows) AddRows<kManyRegisters ? 16 : 4, 1>(x(r), padded, values, length, lanes(r));
   }
 
   static F32x16 Total(const float* sums, std::int64_t row) {
@@ -254,15 +311,16 @@ void Zero(float* values, std::int64_t vectors) {
   for (std::int64_t i = 0; i < vectors; ++i) Store(F32x16(0.0f), values + i * kStrip);
 }
 
-// Weight scales of the strip's 16 outputs at input k.
+float E8M0Value(std::uint8_t code) { return FloatOf(code != 0 ? code << 23 : 1 << 22); }
+
+// Weight scales of the strip's 16 outputs at input k. FP8's tiles are whole strips high.
 F32x16 WeightScales(const LinearSpec& spec, const std::byte* blob, std::int64_t strip, std::int64_t k) {
-  const std::int64_t columns = (spec.in_features + spec.block - 1) / spec.block;
+  const std::int64_t columns = (spec.in_features + spec.block - 1) / spec.block, first = strip * kStrip;
   const auto* scales = reinterpret_cast<const std::uint8_t*>(blob + spec.scale) + k / spec.block;
+  if (spec.kind == Kind::kFp8Block) return F32x16(E8M0Value(scales[first / spec.block * columns]));
   float lanes[kStrip] = {};
-  for (std::int64_t i = 0; i < kStrip && strip * kStrip + i < spec.out_features; ++i) {
-    const std::int64_t output = strip * kStrip + i;
-    const std::uint8_t code = scales[(spec.kind == Kind::kFp8Block ? output / spec.block : output) * columns];
-    lanes[i] = FloatOf(code != 0 ? code << 23 : 1 << 22);  // 2^(code-127)
+  for (std::int64_t i = 0; i < kStrip && first + i < spec.out_features; ++i) {
+    lanes[i] = E8M0Value(scales[(first + i) * columns]);
   }
   return Load(lanes);
 }
@@ -272,9 +330,13 @@ template <class Chains>
 void PlainSegment(const LinearWork& work, const PanelSource& source, const Chains& chains, SegmentRange range,
                   StripMemory* memory, float* segment) {
   Zero(memory->chains, work.rows * Chains::kVectors);
-  for (std::int64_t k = range.begin; k < range.end; k += kLinearBlock) {
-    source.Fill(k / kLinearBlock, &memory->panel);
-    chains.Add(work, k, memory->panel, 0, memory->panel.length, memory->chains);
+  if (Chains::kVectors == kFmaLanes && source.CanMultiply()) {
+    source.Multiply(range, memory->chains);
+  } else {
+    for (std::int64_t k = range.begin; k < range.end; k += kLinearBlock) {
+      source.Fill(k / kLinearBlock, &memory->panel);
+      chains.Add(work, k, memory->panel, 0, memory->panel.length, memory->chains);
+    }
   }
   for (std::int64_t r = 0; r < work.rows; ++r) Store(Chains::Total(memory->chains, r), segment + r * kStrip);
 }

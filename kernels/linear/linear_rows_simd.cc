@@ -73,8 +73,7 @@ LOCKSTEP_INLINE void ScaledButterfly(F32x16 (&t)[kVectors]) {
   for (int v = 0; v < kVectors; ++v) t[v] = Mul(t[v], F32x16(kHadamardScale));
 }
 
-// --- family I
-// --------------------------------------------------------------------------------------------------------
+// --- family I ------------------------------------------------------------------------------------------------
 
 // 16 codes of a tile from input order to tile order, as pairs.
 LOCKSTEP_INLINE void StoreTileOrder(I32x16 codes, std::int16_t* out) {
@@ -117,8 +116,7 @@ void QuantizeBlock(const LinearWork& work, std::int64_t row, std::int64_t block,
   if (work.in.splat) SplatCodes(codes, work.in.splat + index * (kLinearBlock / 2));
 }
 
-// --- families H and F
-// ------------------------------------------------------------------------------------------------
+// --- families H and F ----------------------------------------------------------------------------------------
 
 void StoreValues(const LinearWork& work, std::int64_t row, std::int64_t block, const F32x16 (&t)[kVectors],
                  int smallest_exponent) {
@@ -195,8 +193,7 @@ bool PrepareStoredBlock(const LinearWork& work, const std::uint16_t* x, std::int
   return fits;
 }
 
-// --- outputs
-// ---------------------------------------------------------------------------------------------------------
+// --- outputs -------------------------------------------------------------------------------------------------
 
 // z * 476/2^18 of a row: what the affine form adds to every output.
 float Mul1Correction(const LinearWork& work, std::int64_t row) {

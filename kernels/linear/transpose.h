@@ -66,13 +66,12 @@ LOCKSTEP_INLINE void Transpose16(contract::F32x16 (&a)[16]) {
 }
 #else
 LOCKSTEP_INLINE void Transpose16(contract::F32x16 (&a)[16]) {
+  float values[16][16], transposed[16][16];
+  for (int i = 0; i < 16; ++i) contract::Store(a[i], values[i]);
   for (int i = 0; i < 16; ++i) {
-    for (int j = 0; j < i; ++j) {
-      const float kept = a[i].v[j];
-      a[i].v[j] = a[j].v[i];
-      a[j].v[i] = kept;
-    }
+    for (int j = 0; j < 16; ++j) transposed[j][i] = values[i][j];
   }
+  for (int i = 0; i < 16; ++i) a[i] = contract::Load(transposed[i]);
 }
 #endif
 

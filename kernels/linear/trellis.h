@@ -1,16 +1,18 @@
 // EXL3 tiles to numbers, eight tiles of a strip (128 inputs x 16 columns) at a time. `tiles` points at
-// 8*16*kBitsX2 bytes; up to 64 bytes after them may be read, never used. All arrays are 64-byte aligned.
+// 8*16*kBitsX2 bytes; up to 64 bytes after them may be read, never used. Arrays are 64-byte aligned.
 //
-//   DecodeByteSums<kBitsX2>(tiles, panel)             mul1: byte sums 0..1020, in an order that
-//   MultiplyByteSums knows; panel[2048] MultiplyByteSums(panel, codes, rows, sums)        sums[rows][16] = sum
-//   of code * byte sum, columns ascending, wrapping;
-//                                                     codes[rows][128] in tile order (linear_steps.h)
-//   MultiplyTilesInt16<kBitsX2, kRows>(tiles, codes, sums)   both in one, for few rows (AVX2, AVX-512)
-//   MultiplyTilesInt8<kBitsX2, kRows>(tiles, splat, sums)    the same with splat[rows][64] of int8 codes
-//   (AVX-512) DecodeWeights<kBitsX2, kCodebook>(tiles, panel)   panel[128][16] = the format's fp16 weights as
-//   fp32, columns in an order of the
-//                                                     instruction set's own
-//   ColumnOrder(a)                                    16 lanes from that order to ascending columns
+// mul1 as byte sums:
+//   DecodeByteSums<kBitsX2>(tiles, panel): panel[2048] = 0..1020, in an order that MultiplyByteSums knows.
+//   MultiplyByteSums(panel, codes, rows, sums): sums[rows][16] = sum of code * byte sum, wrapping, columns
+//     ascending; codes[rows][128] in tile order (linear_steps.h).
+//   MultiplyTilesInt16<kBitsX2, kRows>(tiles, codes, sums): both in one, for few rows (AVX2, AVX-512).
+//   MultiplyTilesInt8<kBitsX2, kRows>(tiles, splat, sums): the same with splat[rows][64] of int8 codes
+//     (AVX-512).
+// Any codebook as the format's fp16 weights, widened, columns in an order of the instruction set's own:
+//   DecodeWeights<kBitsX2, kCodebook>(tiles, panel): panel[128][16].
+//   MultiplyWeights<kBitsX2, kCodebook>(tiles, count, x, lanes): `count` tiles and one row of inputs x[16*count];
+//     lanes[16][16] take fma(x_k, weight, lane) in lane k%16 (AVX-512).
+//   ColumnOrder(a): from that order to ascending columns.
 #pragma once
 
 #include "kernels/contract/vec.h"

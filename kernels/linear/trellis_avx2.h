@@ -129,11 +129,12 @@ void MultiplyTilesInt16(const std::uint8_t* tiles, const std::int16_t* codes, st
 // fp16(a + b) of the two fp16 numbers in a product of 3inst or mcg, as fp32.
 LOCKSTEP_INLINE __m256 SumOfHalves(__m256i product) {
   // Both have exponent fields 12..15, so their bits go into an fp32 by a shift and constants: 0x81ffe000 keeps
-  // sign, exponent's low bits and mantissa, 0x3f6c0000 flips the format's 0x3b60 and adds the bias.
+  // sign, exponent's low bits and mantissa, 0x3f6c0000 flips the format's 0x3b60 and adds the bias. The low
+  // half gets there by a signed multiplication by 2^13.
   const __m256i mask = _mm256_set1_epi32(static_cast<int>(0x81ffe000)), flip = _mm256_set1_epi32(0x3f6c0000);
+  const __m256i low_bits = _mm256_madd_epi16(product, _mm256_set1_epi32(1 << 13));
   const __m256i high = _mm256_xor_si256(_mm256_and_si256(_mm256_srai_epi32(product, 3), mask), flip);
-  const __m256i moved = _mm256_srai_epi32(_mm256_slli_epi32(product, 16), 3);
-  const __m256i low = _mm256_xor_si256(_mm256_and_si256(moved, mask), flip);
+  const __m256i low = _mm256_xor_si256(_mm256_and_si256(low_bits, mask), flip);
   return _mm256_add_ps(_mm256_castsi256_ps(high), _mm256_castsi256_ps(low));
 }
 

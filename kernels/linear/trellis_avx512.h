@@ -155,12 +155,13 @@ void MultiplyTilesInt16(const std::uint8_t* tiles, const std::int16_t* codes, st
 // fp16(a + b) of the two fp16 numbers in a product of 3inst or mcg, as fp32.
 LOCKSTEP_INLINE __m512 SumOfHalves(__m512i product) {
   // Both have exponent fields 12..15, so their bits go into an fp32 by a shift and constants: 0x81ffe000 keeps
-  // sign, exponent's low bits and mantissa, 0x3f6c0000 flips the format's 0x3b60 and adds the bias.
+  // sign, exponent's low bits and mantissa, 0x3f6c0000 flips the format's 0x3b60 and adds the bias. The low
+  // half gets there by a signed multiplication by 2^13.
   const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x81ffe000)), flip = _mm512_set1_epi32(0x3f6c0000);
   constexpr int kAndXor = 0x6a;  // (a & b) ^ c
+  const __m512i low_bits = _mm512_madd_epi16(product, _mm512_set1_epi32(1 << 13));
   const __m512i high = _mm512_ternarylogic_epi32(_mm512_srai_epi32(product, 3), mask, flip, kAndXor);
-  const __m512i low =
-      _mm512_ternarylogic_epi32(_mm512_srai_epi32(_mm512_slli_epi32(product, 16), 3), mask, flip, kAndXor);
+  const __m512i low = _mm512_ternarylogic_epi32(low_bits, mask, flip, kAndXor);
   return _mm512_add_ps(_mm512_castsi512_ps(high), _mm512_castsi512_ps(low));
 }
 
@@ -188,25 +189,46 @@ LOCKSTEP_INLINE __m512 WeightsOf(__m512i states) {
   }
 }
 
-template <int kBitsX2, Codebook kCodebook>
-void DecodeWeights(const std::uint8_t* tiles, float* panel) {
+// visit(tile, j, weights) for rows 2q + (j&1) + 8(j>>1), j = 0..3, of `count` tiles.
+template <int kBitsX2, Codebook kCodebook, class Visit>
+LOCKSTEP_INLINE void ForEachRowOfRun(const std::uint8_t* tiles, std::int64_t count, int q, Visit visit) {
   using Tables = WideTables<kBitsX2>;
   constexpr __mmask64 kLowHalves = 0x3333333333333333;
-  for (int tile = 0; tile < 8; ++tile) {
+  for (std::int64_t tile = 0; tile < count; ++tile) {
     const std::uint8_t* bytes = tiles + tile * 16 * kBitsX2;
+    __m512i bits = GatherWindow<kBitsX2>(bytes, q, 0);
 #pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q) {
-      __m512i bits = GatherWindow<kBitsX2>(bytes, q, 0);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        if (j == 2 && Tables::kWindows == 2) bits = GatherWindow<kBitsX2>(bytes, q, 1);
-        const auto& window = Tables::kTables.window[q][Tables::kWindows == 2 ? j / 2 : 0];
-        const __m512i states =
-            _mm512_maskz_multishift_epi64_epi8(kLowHalves, _mm512_load_si512(window.singles[j]), bits);
-        const int row = 16 * tile + 2 * q + (j & 1) + 8 * (j >> 1);
-        _mm512_store_ps(panel + 16 * row, WeightsOf<kCodebook>(states));
-      }
+    for (int j = 0; j < 4; ++j) {
+      if (j == 2 && Tables::kWindows == 2) bits = GatherWindow<kBitsX2>(bytes, q, 1);
+      const auto& window = Tables::kTables.window[q][Tables::kWindows == 2 ? j / 2 : 0];
+      const __m512i singles = _mm512_load_si512(window.singles[j]);
+      visit(tile, j, WeightsOf<kCodebook>(_mm512_maskz_multishift_epi64_epi8(kLowHalves, singles, bits)));
     }
+  }
+}
+
+LOCKSTEP_INLINE constexpr int RowOfRun(int q, int j) { return 2 * q + (j & 1) + 8 * (j >> 1); }
+
+template <int kBitsX2, Codebook kCodebook>
+void DecodeWeights(const std::uint8_t* tiles, float* panel) {
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) {
+    ForEachRowOfRun<kBitsX2, kCodebook>(tiles, 8, q, [&](std::int64_t tile, int j, __m512 weights) {
+      _mm512_store_ps(panel + 16 * (16 * tile + RowOfRun(q, j)), weights);
+    });
+  }
+}
+
+template <int kBitsX2, Codebook kCodebook>
+void MultiplyWeights(const std::uint8_t* tiles, std::int64_t count, const float* x, float* lanes) {
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) {
+    __m512 lane[4];
+    for (int j = 0; j < 4; ++j) lane[j] = _mm512_load_ps(lanes + 16 * RowOfRun(q, j));
+    ForEachRowOfRun<kBitsX2, kCodebook>(tiles, count, q, [&](std::int64_t tile, int j, __m512 weights) {
+      lane[j] = _mm512_fmadd_ps(_mm512_set1_ps(x[16 * tile + RowOfRun(q, j)]), weights, lane[j]);
+    });
+    for (int j = 0; j < 4; ++j) _mm512_store_ps(lanes + 16 * RowOfRun(q, j), lane[j]);
   }
 }
 
