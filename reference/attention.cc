@@ -7,6 +7,7 @@
 #include <string>
 
 #include "model/error.h"
+#include "reference/finite.h"
 #include "reference/quantize.h"
 #include "reference/selection.h"
 #include "reference/softmax_attention.h"
@@ -39,25 +40,26 @@ Attention<A>::Attention(const Checkpoint& checkpoint, const Options& options, Li
       compressed_rope_(config_.compress_rope_theta, config_.yarn, config_.rope_head_dim) {
   for (const LayerWeights& layer : weights_.layers) {
     LayerParameters p;
-    p.q_norm = layer.q_norm.Floats();
-    p.kv_norm = layer.kv_norm.Floats();
-    p.sink = layer.attn_sink.Floats();
+    p.q_norm = ReadParameters(layer.q_norm);
+    p.kv_norm = ReadParameters(layer.kv_norm);
+    p.sink = ReadParameters(layer.attn_sink);
     if (layer.compressor) {
-      p.compressor_norm = layer.compressor->norm.Floats();
-      if (!layer.compressor->ape.empty()) p.compressor_ape = layer.compressor->ape.Floats();
+      p.compressor_norm = ReadParameters(layer.compressor->norm);
+      if (!layer.compressor->ape.empty()) p.compressor_ape = ReadParameters(layer.compressor->ape);
     }
     if (layer.indexer.compressor) {
-      p.index_norm = layer.indexer.compressor->norm.Floats();
-      p.index_ape = layer.indexer.compressor->ape.Floats();
+      p.index_norm = ReadParameters(layer.indexer.compressor->norm);
+      p.index_ape = ReadParameters(layer.indexer.compressor->ape);
     } else if (!layer.indexer.k_norm.empty()) {
-      p.index_norm = layer.indexer.k_norm.Floats();
+      p.index_norm = ReadParameters(layer.indexer.k_norm);
     }
     parameters_.push_back(std::move(p));
   }
 }
 
 template <typename A>
-void Attention<A>::Trace(std::string_view step, int layer, std::int64_t position, const Real* values, std::int64_t n) const {
+void Attention<A>::Report(std::string_view step, int layer, std::int64_t position, const Real* values, std::int64_t n) const {
+  RequireFinite(step, layer, position, values, n);
   TraceStep(options_.trace, step, layer, position, values, n);
 }
 
@@ -70,7 +72,7 @@ Matrix<typename A::Real> Attention<A>::Apply(int layer, const Matrix<Real>& x_TE
   Matrix<Real> qr_TQ = linears_.Apply(w.wq_a, x_TE);
   for (Eigen::Index t = 0; t < x_TE.rows(); ++t) {
     RmsNorm<A>(qr_TQ.row(t).data(), p.q_norm, config_.rms_norm_eps, qr_TQ.row(t).data());
-    Trace(step::kQueryLatent, layer, state.position + t, qr_TQ.row(t).data(), qr_TQ.cols());
+    Report(step::kQueryLatent, layer, state.position + t, qr_TQ.row(t).data(), qr_TQ.cols());
   }
   Matrix<Real> q_THD = linears_.Apply(w.wq_b, qr_TQ);
   const std::vector<float> ones(static_cast<std::size_t>(head_dim), 1.0f);
@@ -80,7 +82,7 @@ Matrix<typename A::Real> Attention<A>::Apply(int layer, const Matrix<Real>& x_TE
       if (!config_.is_v41()) RmsNorm<A>(q, ones, config_.rms_norm_eps, q);
       ApplyRope<A>(RopeOf(layer), state.position + t, RopeDirection::kForward, q, head_dim);
     }
-    Trace(step::kQuery, layer, state.position + t, q_THD.row(t).data(), q_THD.cols());
+    Report(step::kQuery, layer, state.position + t, q_THD.row(t).data(), q_THD.cols());
   }
 
   AppendWindow(layer, x_TE, state);
@@ -100,7 +102,7 @@ Matrix<typename A::Real> Attention<A>::Apply(int layer, const Matrix<Real>& x_TE
       for (std::int64_t j = 0; j < (position + 1) / config_.ratio(layer); ++j) entries.push_back(j);
     }
     AttendToken(layer, position, q_THD.row(t).data(), own, source_state, entries, heads_THD.row(t).data());
-    Trace(step::kAttnHeads, layer, position, heads_THD.row(t).data(), heads_THD.cols());
+    Report(step::kAttnHeads, layer, position, heads_THD.row(t).data(), heads_THD.cols());
   }
   own.window.DropBefore(state.position + x_TE.rows() - (config_.sliding_window - 1));
 
@@ -112,7 +114,7 @@ Matrix<typename A::Real> Attention<A>::Apply(int layer, const Matrix<Real>& x_TE
                        /*quantize_input=*/false);
   }
   Matrix<Real> out_TE = linears_.Apply(w.wo_b, y_TGR);
-  for (Eigen::Index t = 0; t < out_TE.rows(); ++t) Trace(step::kAttnOut, layer, state.position + t, out_TE.row(t).data(), out_TE.cols());
+  for (Eigen::Index t = 0; t < out_TE.rows(); ++t) Report(step::kAttnOut, layer, state.position + t, out_TE.row(t).data(), out_TE.cols());
   return out_TE;
 }
 
@@ -129,7 +131,7 @@ void Attention<A>::AppendWindow(int layer, const Matrix<Real>& x_TE, SequenceSta
     if (options_.numerics.fake_quant && config_.is_v41()) FakeQuant8(kv, config_.head_dim, 32);
     if (options_.numerics.fake_quant && !config_.is_v41()) FakeQuant8(kv, config_.head_dim - config_.rope_head_dim, 64);
     own.window.Append(kv);
-    Trace(step::kKv, layer, state.position + t, kv, config_.head_dim);
+    Report(step::kKv, layer, state.position + t, kv, config_.head_dim);
   }
 }
 
@@ -208,7 +210,7 @@ void Attention<A>::AppendCompressed(int layer, const Matrix<Real>& x_TE, Sequenc
     if (options_.numerics.fake_quant && config_.is_v41()) FakeQuant4(row, config_.head_dim, 16, Fp4Scale::kE4M3);
     if (options_.numerics.fake_quant && !config_.is_v41()) FakeQuant8(row, config_.head_dim - config_.rope_head_dim, 64);
     own.compressed.Append(row);
-    Trace(step::kCompressed, layer, first_entry + n, row, config_.head_dim);
+    Report(step::kCompressed, layer, first_entry + n, row, config_.head_dim);
   }
 }
 
@@ -236,6 +238,7 @@ void Attention<A>::AppendIndexKeys(int layer, const Matrix<Real>& key_NI, std::i
   for (Eigen::Index n = 0; n < key_NI.rows(); ++n) {
     Row key(key_NI.row(n).data(), key_NI.row(n).data() + config_.index_head_dim);
     ApplyRope<A>(RopeOf(layer), (first_entry + n) * config_.ratio(layer), RopeDirection::kForward, key.data(), config_.index_head_dim);
+    RequireFinite(step::kIndexKey, layer, first_entry + n, key.data(), config_.index_head_dim);
     if (options_.numerics.fake_quant) {
       QuantizeIndexVector(key.data(), scales.data());
       state.index_scales.Append(scales.data());
@@ -243,7 +246,7 @@ void Attention<A>::AppendIndexKeys(int layer, const Matrix<Real>& key_NI, std::i
     state.index_keys.Append(key.data());
     if (!options_.trace) continue;
     for (std::size_t i = 0; options_.numerics.fake_quant && i < key.size(); ++i) key[i] *= scales[i / kIndexQuantBlock];
-    Trace(step::kIndexKey, layer, first_entry + n, key.data(), config_.index_head_dim);
+    Report(step::kIndexKey, layer, first_entry + n, key.data(), config_.index_head_dim);
   }
 }
 
@@ -307,9 +310,10 @@ void Attention<A>::SelectEntries(int layer, const Matrix<Real>& x_TE, const Matr
     for (std::int64_t h = 0; h < heads; ++h) {
       ApplyRope<A>(RopeOf(layer), position, RopeDirection::kForward, query_THI.row(t).data() + h * dim, dim);
     }
+    RequireFinite("index query", layer, position, query_THI.row(t).data(), heads * dim);
     std::vector<Real> scores = IndexScores(query_THI.row(t).data(), weight_TH.row(t).data(),
                                            state.layers[static_cast<std::size_t>(key_layer)], (position + 1) / ratio);
-    Trace(step::kIndexScore, layer, position, scores.data(), static_cast<std::int64_t>(scores.size()));
+    Report(step::kIndexScore, layer, position, scores.data(), static_cast<std::int64_t>(scores.size()));
     SelectForToken(layer, position, static_cast<std::size_t>(t), std::move(scores), selected);
   }
 }
@@ -361,7 +365,7 @@ void Attention<A>::SelectForToken(int layer, std::int64_t position, std::size_t 
   Selection top = SelectTop(scores, config_.index_topk, what, ties);
   if (options_.trace) {
     const Row entries(top.indices.begin(), top.indices.end());
-    Trace(step::kSelected, layer, position, entries.data(), static_cast<std::int64_t>(entries.size()));
+    Report(step::kSelected, layer, position, entries.data(), static_cast<std::int64_t>(entries.size()));
     options_.trace->OnDecision("index", layer, position, top.margin);
   }
   selected.entries_T[t] = std::move(top.indices);
@@ -379,7 +383,11 @@ void Attention<A>::AttendToken(int layer, std::int64_t position, const Real* q_H
   }
   for (std::int64_t entry : entries) keys.rows.push_back(source->compressed.Row(entry));
   while (keys.rows.size() % kAttentionBlock != 0) keys.rows.push_back(nullptr);
-  AttendHeads(options_.numerics.profile, keys, q_HD, parameters_[static_cast<std::size_t>(layer)].sink, config_.head_dim, out_HD);
+  try {
+    AttendHeads(options_.numerics.profile, keys, q_HD, parameters_[static_cast<std::size_t>(layer)].sink, config_.head_dim, out_HD);
+  } catch (const InputError& error) {
+    throw InputError("layer " + std::to_string(layer) + ", position " + std::to_string(position) + ": " + error.what());
+  }
   for (std::int64_t h = 0; h < config_.num_heads; ++h) {
     ApplyRope<A>(RopeOf(layer), position, RopeDirection::kInverse, out_HD + h * config_.head_dim, config_.head_dim);
   }

@@ -51,7 +51,8 @@ class Attention {
                    const std::vector<std::int64_t>& entries, Real* out_HD) const;
 
   const RopeTable& RopeOf(int layer) const { return config_.ratio(layer) > 0 ? compressed_rope_ : window_rope_; }
-  void Trace(std::string_view step, int layer, std::int64_t position, const Real* values, std::int64_t n) const;
+  // Checks that the values are finite and hands them to the trace, if there is one.
+  void Report(std::string_view step, int layer, std::int64_t position, const Real* values, std::int64_t n) const;
 
   const ModelConfig& config_;
   const ModelWeights& weights_;

@@ -23,6 +23,7 @@ class ReferenceSession : public Session {
   std::vector<float> Append(std::span<const std::int32_t> ids, std::int64_t last_rows) override {
     LOCKSTEP_CHECK(last_rows >= 0 && last_rows <= static_cast<std::int64_t>(ids.size()));
     CheckIds(ids, state_.position, config_);
+    if (ids.empty()) return {};
     const Matrix<Real> logits = model_->Forward(state_, ids, last_rows);
     const std::vector<float> out(logits.data(), logits.data() + logits.size());
     for (float value : out) {

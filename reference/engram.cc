@@ -5,6 +5,7 @@
 #include <string>
 
 #include "model/error.h"
+#include "reference/finite.h"
 
 namespace lockstep::reference {
 namespace {
@@ -19,7 +20,7 @@ Engram<A>::Engram(const Checkpoint& checkpoint, int layer, int index, LinearEngi
       weights_(*checkpoint.weights.layers[static_cast<std::size_t>(layer)].engram),
       linears_(linears),
       hash_(MakeEngramHash(config_.engram, index)) {
-  const std::vector<float> q = weights_.q_weight.Floats(), k = weights_.k_weight.Floats();
+  const std::vector<float> q = ReadParameters(weights_.q_weight), k = ReadParameters(weights_.k_weight);
   for (std::size_t i = 0; i < q.size(); ++i) qk_SE_.push_back(static_cast<Real>(q[i]) * static_cast<Real>(k[i]));
 }
 

@@ -22,8 +22,7 @@ namespace {
 constexpr double kRootOf128 = 11.313708498984761;
 constexpr double kUnitFp16 = 0x1p-11;
 
-// --- a random matrix
-// -------------------------------------------------------------------------------------------------
+// --- a random matrix -----------------------------------------------------------------------------------------
 
 enum class Scales { kAnyMagnitude, kSigns };
 
@@ -72,8 +71,7 @@ Columns Decode(const Exl3Matrix& matrix) {
   return columns;
 }
 
-// --- the page
-// --------------------------------------------------------------------------------------------------------
+// --- the page ------------------------------------------------------------------------------------------------
 
 enum class Spoil { kNothing, kLoseLargestProduct, kSwapSegments };
 
@@ -125,8 +123,7 @@ std::vector<float> PageOutput(const LinearWeight& linear, const Columns& columns
   return v;
 }
 
-// --- cases
-// -----------------------------------------------------------------------------------------------------------
+// --- cases ---------------------------------------------------------------------------------------------------
 
 struct Exl3Case {
   Codebook codebook;

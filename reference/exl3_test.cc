@@ -30,8 +30,7 @@ class Hash {
   std::uint64_t hash_ = 1469598103934665603u;
 };
 
-// --- codebooks: the published vectors
-// --------------------------------------------------------------------------------
+// --- codebooks: the published vectors ------------------------------------------------------------------------
 
 TEST(Exl3CodebookTest, AllStatesHaveThePublishedHash) {
   const std::uint64_t expected[] = {0x7c0301ed35a60a96u, 0xdc7b073df3c0900du, 0xd2f0598df9b1f4f1u};
@@ -69,8 +68,7 @@ TEST(Exl3CodebookTest, AffineFormIsTheMul1WeightBeforeItsRounding) {
   }
 }
 
-// --- tiles
-// -----------------------------------------------------------------------------------------------------------
+// --- tiles ---------------------------------------------------------------------------------------------------
 
 // One 16x16 tile as matrix; the tile's row-major weights hashed.
 std::uint64_t TileHash(Codebook codebook, int bits_x2) {
@@ -154,8 +152,7 @@ TEST(Exl3OracleTest, FormatsGpuKernelDecodesTheSameWeightsInAll24Records) {
   EXPECT_EQ(records, 24);
 }
 
-// --- transforms
-// ------------------------------------------------------------------------------------------------------
+// --- transforms ----------------------------------------------------------------------------------------------
 
 std::vector<float> Widen(const std::vector<std::uint16_t>& bits) {
   std::vector<float> values;
@@ -226,8 +223,7 @@ TEST(Exl3OracleTest, FormatsGpuOutputTransformIsTheContractsWithTwoFp16Roundings
   EXPECT_GT(wrong_without, 0);
 }
 
-// --- whole linears: the published end-to-end vector
-// ------------------------------------------------------------------
+// --- whole linears: the published end-to-end vector ----------------------------------------------------------
 
 struct EndToEndRow {
   std::string name;

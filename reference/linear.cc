@@ -5,6 +5,7 @@
 
 #include "model/error.h"
 #include "reference/exl3_decode.h"
+#include "reference/finite.h"
 #include "reference/loops.h"
 #include "reference/quantize.h"
 
@@ -179,6 +180,11 @@ void MultiplyMul1(const float* t, const PreparedWeight& weight, int limit, float
   }
 }
 
+template <typename Real>
+void RequireFiniteRows(const LinearWeight& weight, const Matrix<Real>& rows, const char* side) {
+  if (!rows.allFinite()) throw InputError("layer " + weight.name + ": an " + side + " is not finite; the weights or activations overflow");
+}
+
 [[noreturn]] void ThrowBeyondFp16(const std::string& name, float value) {
   throw InputError("layer " + name + ": activation " + std::to_string(value) + " is beyond the fp16 range that its EXL3 codebook needs");
 }
@@ -236,7 +242,7 @@ void LinearEngine<A>::PrepareExl3(const LinearWeight& weight, PreparedWeight* pr
   prepared->in = matrix.in_padded;
   for (std::int64_t i = 0; i < prepared->in; ++i) prepared->input_scale.push_back(matrix.InputScale(i));
   for (std::int64_t j = 0; j < prepared->out; ++j) prepared->output_scale.push_back(matrix.OutputScale(j));
-  if (!matrix.bias.empty()) prepared->bias = matrix.bias.Floats();
+  if (!matrix.bias.empty()) prepared->bias = ReadParameters(matrix.bias);
   const bool integer = !A::kTruth && matrix.codebook == Codebook::kMul1 &&
                        ActQuantLimit(options_.numerics.act_quant, matrix.bits_x2) > 0;
   const auto size = static_cast<std::size_t>(prepared->out * prepared->in);
@@ -346,6 +352,7 @@ Matrix<typename A::Real> LinearEngine<A>::ApplyStored(const LinearWeight& weight
 template <typename A>
 Matrix<typename A::Real> LinearEngine<A>::Apply(const LinearWeight& weight, const Matrix<Real>& x_TK, LinearOutput output, bool quantize_input) {
   LOCKSTEP_CHECK(x_TK.cols() == weight.in_features);
+  RequireFiniteRows(weight, x_TK, "input");
   const bool block_scaled = IsBlockScaled(weight);
   const bool codes = block_scaled && quantize_input && !A::kTruth;
   const std::shared_ptr<const PreparedWeight> prepared = Prepare(weight, codes);
@@ -353,6 +360,7 @@ Matrix<typename A::Real> LinearEngine<A>::Apply(const LinearWeight& weight, cons
                           ? ApplyExl3(weight, *prepared, x_TK)
                           : ApplyStored(weight, *prepared, x_TK, block_scaled && quantize_input);
   if (output == LinearOutput::kBf16) y_TN = y_TN.unaryExpr([](Real v) { return A::Bf16(v); });
+  RequireFiniteRows(weight, y_TN, "output");
   return y_TN;
 }
 

@@ -42,7 +42,8 @@ class LinearEngine {
   LinearEngine(const Options& options, std::int64_t activation_block) : options_(options), activation_block_(activation_block) {}
 
   // x_TK [T, in_features] (contract: bf16 values) to y [T, out_features]. `quantize_input` false: FP8/FP4 weights are dequantised
-  // to bf16 and the input is not quantized (wo_a). Throws InputError naming the linear when a value leaves the fp16 range.
+  // to bf16 and the input is not quantized (wo_a). Throws InputError naming the linear when a value leaves the fp16 range, or
+  // when an input or output is not finite.
   Matrix<Real> Apply(const LinearWeight& weight, const Matrix<Real>& x_TK, LinearOutput output = LinearOutput::kBf16,
                      bool quantize_input = true);
 

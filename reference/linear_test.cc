@@ -21,8 +21,7 @@ namespace {
 
 constexpr std::int64_t kRows = 2, kOut = 9;  // two tokens, so that a row that depends on another shows
 
-// --- a matrix in one of the storage forms
-// ----------------------------------------------------------------------------
+// --- a matrix in one of the storage forms --------------------------------------------------------------------
 
 enum class Storage { kBf16, kF16, kF32, kFp8Tiles32, kFp8Tiles128, kFp4Rows };
 
@@ -118,8 +117,7 @@ Matrix<float> DrawInput(std::int64_t in, Shape shape, Random& random) {
   return x;
 }
 
-// --- the page
-// --------------------------------------------------------------------------------------------------------
+// --- the page ------------------------------------------------------------------------------------------------
 
 struct QuantizedInput {
   std::vector<float> codes, scales;  // scale of input k: scales[k / block]
@@ -176,8 +174,7 @@ float PageDot(Profile profile, Storage storage, const StoredMatrix& m, std::int6
   }
 }
 
-// --- tests
-// -----------------------------------------------------------------------------------------------------------
+// --- tests ---------------------------------------------------------------------------------------------------
 
 struct StoredCase {
   Profile profile;
@@ -322,8 +319,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, StoredLinearTest, testing::ValuesIn(StoredCases(
   return std::string(lockstep::NameOf(param.param.profile)) + NameOf(param.param.storage);
 });
 
-// --- what is around the product
-// --------------------------------------------------------------------------------------
+// --- what is around the product ------------------------------------------------------------------------------
 
 TEST(LinearOutputTest, Bf16OutputIsTheFp32OutputRounded) {
   Random random(34);

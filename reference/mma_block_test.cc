@@ -22,8 +22,7 @@ constexpr Profile kAllProfiles[] = {Profile::kSm90, Profile::kSm90K8,  Profile::
 constexpr OperandFormat kFormats[] = {OperandFormat::kFp16, OperandFormat::kBf16};
 constexpr Shape kShapes[] = {Shape::kNormal, Shape::kWide, Shape::kCancelling};
 
-// --- oracle: what an H200 returned
-// -----------------------------------------------------------------------------------
+// --- oracle: what an H200 returned ---------------------------------------------------------------------------
 
 struct MmaRecord {
   OperandFormat format = OperandFormat::kFp16;
@@ -114,8 +113,7 @@ TEST(MmaOracleTest, OtherProfilesAreToldApart) {
   EXPECT_GT(CompareWithOracle(records, exchanged).wrong, 1000);
 }
 
-// --- contract: every profile has the bits of the page
-// ----------------------------------------------------------------
+// --- contract: every profile has the bits of the page --------------------------------------------------------
 
 class ChainTest : public testing::TestWithParam<Profile> {
  protected:
@@ -171,8 +169,7 @@ TEST_P(ChainTest, SubnormalsZerosAndTinyProductsHaveTheBitsOfThePage) {
   }
 }
 
-// --- truth: lattice inputs exact, others within the derived bound
-// ----------------------------------------------------
+// --- truth: lattice inputs exact, others within the derived bound --------------------------------------------
 
 TEST_P(ChainTest, LatticeIsExact) {
   Random random(13);

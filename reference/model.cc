@@ -6,6 +6,7 @@
 
 #include "model/error.h"
 #include "model/text/engram_map.h"
+#include "reference/finite.h"
 
 namespace lockstep::reference {
 
@@ -16,16 +17,16 @@ Model<A>::Model(const Checkpoint& checkpoint, const Options& options)
       options_(options),
       linears_(options, config_.weight_block_size),
       attention_(checkpoint, options, linears_),
-      final_norm_(checkpoint.weights.norm.Floats()) {
+      final_norm_(ReadParameters(checkpoint.weights.norm)) {
   if (checkpoint.weights.hc_head) hc_head_ = LoadHc(*checkpoint.weights.hc_head);
   if (!config_.engram.layer_ids.empty()) engram_token_map_ = LoadEngramTokenMap(checkpoint.dir, config_);
   for (int l = 0; l < config_.num_layers; ++l) {
     const LayerWeights& w = checkpoint.weights.layers[static_cast<std::size_t>(l)];
     Layer layer;
-    layer.attn_norm = w.attn_norm.Floats();
-    layer.ffn_norm = w.ffn_norm.Floats();
-    layer.gate_XE = w.gate_weight.Floats();
-    if (!w.gate_bias.empty()) layer.gate_bias_X = w.gate_bias.Floats();
+    layer.attn_norm = ReadParameters(w.attn_norm);
+    layer.ffn_norm = ReadParameters(w.ffn_norm);
+    layer.gate_XE = ReadParameters(w.gate_weight);
+    if (!w.gate_bias.empty()) layer.gate_bias_X = ReadParameters(w.gate_bias);
     layer.hc_attn = LoadHc(w.hc_attn);
     layer.hc_ffn = LoadHc(w.hc_ffn);
     if (config_.HasEngram(l)) layer.engram = std::make_unique<Engram<A>>(checkpoint, l, config_.EngramIndexOf(l), linears_);
@@ -61,20 +62,20 @@ Matrix<typename A::Real> Model<A>::Forward(SequenceState<Real>& state, std::span
     Layer& layer = layers_[static_cast<std::size_t>(l)];
     if (layer.engram) {
       layer.engram->Apply(recent_T, pad, stream_TSE);
-      TraceRows(step::kEngram, l, position, stream_TSE);
+      ReportRows(step::kEngram, l, position, stream_TSE);
     }
     const Matrix<Real> attn_in_TE = EnterSite(layer.hc_attn, layer.attn_norm, pre, stream_TSE, &coefficients);
-    TraceCoefficients(step::kHcAttn, l, position, coefficients);
-    TraceRows(step::kAttnIn, l, position, attn_in_TE);
+    ReportCoefficients(step::kHcAttn, l, position, coefficients);
+    ReportRows(step::kAttnIn, l, position, attn_in_TE);
     LeaveSite(attention_.Apply(l, attn_in_TE, state, selected), coefficients, stream_TSE);
-    TraceRows(step::kAttnStream, l, position, stream_TSE);
+    ReportRows(step::kAttnStream, l, position, stream_TSE);
     keep_pre();
 
     const Matrix<Real> ffn_in_TE = EnterSite(layer.hc_ffn, layer.ffn_norm, pre, stream_TSE, &coefficients);
-    TraceCoefficients(step::kHcFfn, l, position, coefficients);
-    TraceRows(step::kFfnIn, l, position, ffn_in_TE);
+    ReportCoefficients(step::kHcFfn, l, position, coefficients);
+    ReportRows(step::kFfnIn, l, position, ffn_in_TE);
     LeaveSite(FeedForward(l, ids, position, ffn_in_TE), coefficients, stream_TSE);
-    TraceRows(step::kFfnStream, l, position, stream_TSE);
+    ReportRows(step::kFfnStream, l, position, stream_TSE);
     keep_pre();
   }
   state.position += static_cast<std::int64_t>(ids.size());
@@ -95,7 +96,7 @@ Matrix<typename A::Real> Model<A>::Embed(const SequenceState<Real>& state, std::
       for (int s = 0; s < config_.hc_mult; ++s) stream_TSE(static_cast<Eigen::Index>(t), s * width + d) = value;
     }
   }
-  TraceRows(step::kEmbed, -1, state.position, stream_TSE);
+  ReportRows(step::kEmbed, -1, state.position, stream_TSE);
   return stream_TSE;
 }
 
@@ -150,7 +151,7 @@ Matrix<typename A::Real> Model<A>::FeedForward(int layer, std::span<const std::i
     if (w.tid2eid.empty()) options_.trace->OnDecision("router", layer, token_position, routing.back().margin);
   }
   Matrix<Real> out_TE = ApplyExperts(config_, w, linears_, x_TE, routing);
-  TraceRows(step::kFfnOut, layer, position, out_TE);
+  ReportRows(step::kFfnOut, layer, position, out_TE);
   return out_TE;
 }
 
@@ -164,25 +165,27 @@ Matrix<typename A::Real> Model<A>::Head(const Matrix<Real>& stream_TSE, const Pr
     HcCollapse<A>(config_, stream, read_out, x_TE.row(r).data());
     RmsNorm<A>(x_TE.row(r).data(), final_norm_, config_.rms_norm_eps, x_TE.row(r).data());
   }
-  TraceRows(step::kFinal, -1, position + skipped, x_TE);
+  ReportRows(step::kFinal, -1, position + skipped, x_TE);
   Matrix<Real> logits_TV = linears_.Apply(checkpoint_.weights.head, x_TE, LinearOutput::kFp32);
-  TraceRows(step::kLogits, -1, position + skipped, logits_TV);
+  ReportRows(step::kLogits, -1, position + skipped, logits_TV);
   return logits_TV;
 }
 
 template <typename A>
-void Model<A>::TraceRows(std::string_view step, int layer, std::int64_t position, const Matrix<Real>& rows) const {
-  for (Eigen::Index t = 0; options_.trace && t < rows.rows(); ++t) {
+void Model<A>::ReportRows(std::string_view step, int layer, std::int64_t position, const Matrix<Real>& rows) const {
+  for (Eigen::Index t = 0; t < rows.rows(); ++t) {
+    RequireFinite(step, layer, position + t, rows.row(t).data(), rows.cols());
     TraceStep(options_.trace, step, layer, position + t, rows.row(t).data(), rows.cols());
   }
 }
 
 template <typename A>
-void Model<A>::TraceCoefficients(std::string_view step, int layer, std::int64_t position, const std::vector<HcCoefficients<Real>>& rows) const {
-  for (std::size_t t = 0; options_.trace && t < rows.size(); ++t) {
+void Model<A>::ReportCoefficients(std::string_view step, int layer, std::int64_t position, const std::vector<HcCoefficients<Real>>& rows) const {
+  for (std::size_t t = 0; t < rows.size(); ++t) {
     std::vector<Real> values = rows[t].pre;
     values.insert(values.end(), rows[t].post.begin(), rows[t].post.end());
     values.insert(values.end(), rows[t].mix.begin(), rows[t].mix.end());
+    RequireFinite(step, layer, position + static_cast<std::int64_t>(t), values.data(), static_cast<std::int64_t>(values.size()));
     TraceStep(options_.trace, step, layer, position + static_cast<std::int64_t>(t), values.data(), static_cast<std::int64_t>(values.size()));
   }
 }

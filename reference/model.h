@@ -46,8 +46,9 @@ class Model {
   void LeaveSite(const Matrix<Real>& f_TE, const std::vector<HcCoefficients<Real>>& coefficients, Matrix<Real>& stream_TSE) const;
   Matrix<Real> FeedForward(int layer, std::span<const std::int32_t> ids, std::int64_t position, const Matrix<Real>& x_TE);
   Matrix<Real> Head(const Matrix<Real>& stream_TSE, const Pre& pre, std::int64_t position, std::int64_t last_rows);
-  void TraceRows(std::string_view step, int layer, std::int64_t position, const Matrix<Real>& rows) const;
-  void TraceCoefficients(std::string_view step, int layer, std::int64_t position, const std::vector<HcCoefficients<Real>>& rows) const;
+  // Check that every row is finite and hand them to the trace, if there is one.
+  void ReportRows(std::string_view step, int layer, std::int64_t position, const Matrix<Real>& rows) const;
+  void ReportCoefficients(std::string_view step, int layer, std::int64_t position, const std::vector<HcCoefficients<Real>>& rows) const;
 
   const Checkpoint& checkpoint_;
   const ModelConfig& config_;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "reference/finite.h"
+
 namespace lockstep::reference {
 
 template <typename A>
@@ -71,7 +73,7 @@ void ApplyRope(const RopeTable& table, std::int64_t position, RopeDirection dire
 // --- hyper-connections -----------------------------------------------------------------------------------------------
 
 HcParameters LoadHc(const HcWeights& weights) {
-  return {weights.fn.Floats(), weights.base.Floats(), weights.scale.Floats(), weights.fn.shape[0]};
+  return {ReadParameters(weights.fn), ReadParameters(weights.base), ReadParameters(weights.scale), weights.fn.shape[0]};
 }
 
 namespace {

@@ -19,8 +19,7 @@
 namespace lockstep::reference {
 namespace {
 
-// --- published micro vectors
-// -----------------------------------------------------------------------------------------
+// --- published micro vectors ---------------------------------------------------------------------------------
 
 constexpr double kPrintedDigits = 5e-7;  // values printed with six or seven digits
 
@@ -164,8 +163,7 @@ TEST(HyperConnectionTest, ColumnsSumToOneAndRowsNotYet) {
   EXPECT_GT(worst_row, 1e-3);
 }
 
-// --- contract against truth
-// ------------------------------------------------------------------------------------------
+// --- contract against truth ----------------------------------------------------------------------------------
 
 // RMSNorm: the sum of squares has relative error gamma(depth), of which the root halves; then the division by
 // n, eps, square root, division, two products, and bf16.
@@ -280,8 +278,7 @@ TEST(HyperConnectionTest, ExpandWithinBoundAndTheTransposedMixIsNot) {
   EXPECT_GT(count(violations(), transposed), streams * width / 2);
 }
 
-// --- RoPE
-// ------------------------------------------------------------------------------------------------------------
+// --- RoPE ----------------------------------------------------------------------------------------------------
 
 TEST(RopeTest, RotatesInterleavedPairsOfTheLastChannelsOnly) {
   const RopeTable table(10000, YarnConfig{}, 8);
@@ -326,8 +323,7 @@ TEST(RopeTest, AngleIsOneFp32Product) {
   }
 }
 
-// --- selection
-// -------------------------------------------------------------------------------------------------------
+// --- selection -----------------------------------------------------------------------------------------------
 
 TEST(SelectTopTest, LargerFirstEqualValuesBySmallerIndex) {
   const std::vector<float> values = {0.0f, 2.0f, -0.0f, 2.0f, 1.0f, 0.0f};

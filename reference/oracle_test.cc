@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
 
-#include "model/safetensors.h"
 #include "model/test_util.h"
 #include "reference/engine.h"
+#include "reference/testing/checkpoint_copy.h"
 #include "reference/testing/oracle_files.h"
 
 namespace lockstep::reference {
@@ -52,8 +51,7 @@ void ExpectWithinTolerance(const std::vector<float>& difference) {
   testing::Test::RecordProperty("worst_difference", std::to_string(*worst));
 }
 
-// --- every oracle of golden/oracles
-// ----------------------------------------------------------------------------------
+// --- every oracle of golden/oracles --------------------------------------------------------------------------
 
 struct OracleCase {
   std::string name;
@@ -92,8 +90,7 @@ TEST(TruthOracleHfV42Test, LogitsAgree) {
   ExpectWithinTolerance(DifferenceToOracle(dir, "logits.f32", false));
 }
 
-// --- hf-v4-1
-// ---------------------------------------------------------------------------------------------------------
+// --- hf-v4-1 -------------------------------------------------------------------------------------------------
 
 // In layer 4 at position 136 three entries with score 0 compete for two places. Which two win in the library's
 // top-k depends on how it partitions the other scores, and there on the order of entries 3 and 5, whose scores
@@ -112,39 +109,21 @@ TEST(TruthOracleHfV41OneTest, LogitsAgreeWhereTheThinTieDoesNotReach) {
   }
 }
 
-// Copies a model directory and adds `delta` to element 0 of an F32 tensor.
-void CopyWithNudge(const std::string& from, const std::string& to, const std::string& tensor, float delta) {
-  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
-  const std::string path = to + "/model.safetensors";
-  std::string image = ReadFileBytes(path);
-  const std::vector<TensorView> views = ParseSafetensors(std::as_bytes(std::span(image)), path);
-  const auto view =
-      std::find_if(views.begin(), views.end(), [&](const TensorView& v) { return v.name == tensor; });
-  ASSERT_NE(view, views.end());
-  const float nudged = view->At<float>(0) + delta;
-  std::memcpy(image.data() + (view->data.data() - std::as_bytes(std::span(image)).data()), &nudged,
-              sizeof nudged);
-  std::filesystem::remove(path);
-  std::ofstream(path, std::ios::binary) << image;
-}
-
 // The proof of the comment above: a nudge of 1e-5 to one parameter of -0.19 orders entries 3 and 5 the other
 // way, and everything agrees, at the thin tie and after it.
 TEST(TruthOracleHfV41OneTest, LogitsAgreeEverywhereOnceTheThinTieFallsTheOtherWay) {
   const TestDirectory directory;
   const std::string nudged = directory.File("nudged");
-  ASSERT_NO_FATAL_FAILURE(
-      CopyWithNudge(OraclePath("hf-v4-1"), nudged, "layers.4.attn.indexer.compressor.ape", -1e-5f));
+  CopyCheckpoint(OraclePath("hf-v4-1"), nudged, {{"layers.4.attn.indexer.compressor.ape", AddToFirst(-1e-5f)}});
   ExpectWithinTolerance(DifferenceToOracle(nudged, "logits.f32", false));
 }
 
-// --- the tolerance can fail
-// ------------------------------------------------------------------------------------------
+// --- the tolerance can fail ----------------------------------------------------------------------------------
 
 TEST(TruthOracleSensitivityTest, AOnePercentChangeOfOneSinkIsSeen) {
   const TestDirectory directory;
   const std::string changed = directory.File("changed");
-  ASSERT_NO_FATAL_FAILURE(CopyWithNudge(OraclePath("hf-v4-a"), changed, "layers.1.attn.attn_sink", 0.01f));
+  CopyCheckpoint(OraclePath("hf-v4-a"), changed, {{"layers.1.attn.attn_sink", AddToFirst(0.01f)}});
   const std::vector<float> difference = DifferenceToOracle(changed, "logits.f32", false);
   EXPECT_GT(*std::max_element(difference.begin(), difference.end()), kTolerance);
 }

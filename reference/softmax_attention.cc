@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/error.h"
+
 namespace lockstep::reference {
 namespace {
 
@@ -41,6 +43,7 @@ void AttendBlock(Profile profile, const BlockRows& block, const HRows& q, std::i
     if (!block.filled[static_cast<std::size_t>(s)]) continue;
     score[s] = ChainH(profile, q, q_begin, block.keys, s * head_dim, head_dim) * scale;
     top = std::max(top, score[s]);
+    if (!std::isfinite(score[s])) throw InputError("attention: a score is not finite; queries or keys overflow");
   }
   const float rescale = run.max == -INFINITY ? 0.0f : Contract::Exp(run.max - top);
   float weight[kAttentionBlock], folded[kAttentionBlock];

@@ -17,7 +17,7 @@ struct KeyList {
   std::vector<const Real*> rows;  // whole blocks of 64
 };
 
-// out[H][D] for all heads of one token: q[H][D], sink[H] logits, softmax scale 1/sqrt(D).
+// out[H][D] for all heads of one token: q[H][D], sink[H] logits, softmax scale 1/sqrt(D). Throws InputError if a score overflows.
 void AttendHeads(Profile profile, const KeyList<float>& keys, const float* q_HD, const std::vector<float>& sink_H, std::int64_t head_dim,
                  float* out_HD);
 void AttendHeads(Profile profile, const KeyList<double>& keys, const double* q_HD, const std::vector<float>& sink_H,
