@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares the tokenizer with the `tokenizers` library: pieces, ids, decoded text. Differences are printed and fail.
 
-Texts: every code point between letters, spaces and digits; random strings over all character classes; hard cases by
-hand; added tokens, whole and broken; files found on this machine. Ids: those of the texts, and random ones. Needs
-what ci/fetch_test_data.sh fetches, and skips without it.
+Texts: every code point between letters, spaces and digits; random strings over all character classes; words of each
+script of the vocabulary, run together; hard cases by hand; added tokens, whole and broken; files found on this machine.
+Ids: those of the texts, and random ones. Needs what ci/fetch_test_data.sh fetches, and skips without it.
 
 Usage: tokenizer_diff.py --cli PATH/tokenizer_cli [--quick] [--strings N] [--corpus-mb N] [--seed N] [TOKENIZER.json...]
        --quick: below a minute; every assigned character, but only a sample of ideographs and unassigned code points
@@ -94,6 +94,27 @@ def added_token_texts(rng, added, count):
         yield "".join(pieces)
 
 
+def words_by_script(tokenizer):
+    """Whole-character tokens of the vocabulary by the script of their first letter: CJK, HIRAGANA, ARABIC, LATIN, ..."""
+    scripts = {}
+    for token_id in tokenizer.get_vocab().values():
+        word = tokenizer.decode([token_id])
+        letters = [c for c in word if c.isalpha()]
+        if letters and "\ufffd" not in word:
+            scripts.setdefault(unicodedata.name(letters[0], "OTHER").split()[0], []).append(word)
+    return list(scripts.values())
+
+
+def prose_texts(rng, scripts, count):
+    """Words of one script run together, with the spaces, marks and digits of prose: nearer to real text than characters."""
+    for _ in range(count):
+        words = rng.choice(scripts)
+        yield "".join(
+            rng.choice(words) + rng.choice(["", "", "", " ", ", ", "。", "，", "、", "؟ ", "!\n", "・", "…", " 12", "٣"])
+            for _ in range(rng.randint(1, 60))
+        )
+
+
 def corpus_texts(rng, megabytes):
     """Files of many kinds, in random order, each cut to 64 KB of text, until there are enough bytes."""
     paths = [p for root in CORPUS_ROOTS for p in pathlib.Path(root).glob("**/*") if p.suffix in CORPUS_SUFFIXES]
@@ -179,6 +200,7 @@ def compare(path, arguments, comparison):
         "every code point": list(exhaustive_texts(rng, arguments.quick)),
         "by hand": HAND_WRITTEN,
         "random": [random_text(rng) for _ in range(arguments.strings)],
+        "prose": list(prose_texts(rng, words_by_script(theirs), arguments.strings // 4)),
         "added tokens": list(added_token_texts(rng, added, arguments.strings // 4)),
         "corpus": list(corpus_texts(rng, arguments.corpus_mb)),
     }
