@@ -42,7 +42,8 @@ Tally Compare(const std::vector<MmaRecord>& records, Chain chain) {
     for (int i = 0; i < record.m; ++i) {
       const std::vector<MmaOperand> a = record.RowOfA(i);
       for (int j = 0; j < record.n; ++j) {
-        const std::size_t at = static_cast<std::size_t>(i * record.n + j);
+        const std::size_t at =
+            static_cast<std::size_t>(i) * static_cast<std::size_t>(record.n) + static_cast<std::size_t>(j);
         const std::vector<MmaOperand> b = record.RowOfB(j);
         const float got = chain(record, record.c[at], a, b);
         const bool equal = BitsOf(got) == BitsOf(record.d[at]);
@@ -87,7 +88,8 @@ TEST(MmaBlockOracleTest, OtherFractionsAndBlocksAreRejected) {
         const std::vector<MmaOperand> a = record.RowOfA(i), b = record.RowOfB(0);
         float c = 0.0f;
         for (int k = 0; k < record.k; k += wrong.block) c = MmaBlock(wrong, c, a.data() + k, b.data() + k);
-        mismatches += BitsOf(c) != BitsOf(record.d[static_cast<std::size_t>(i * record.n)]);
+        mismatches +=
+            BitsOf(c) != BitsOf(record.d[static_cast<std::size_t>(i) * static_cast<std::size_t>(record.n)]);
       }
     }
     EXPECT_GT(mismatches, 100) << "KB " << wrong.block << " F " << wrong.fraction_bits;

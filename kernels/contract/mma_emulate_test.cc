@@ -73,7 +73,7 @@ std::vector<float> Literal(MmaProfile profile, const Tile& tile) {
         a.push_back(operand(tile.a[static_cast<std::size_t>(r * tile.k + k)]));
         b.push_back(operand(tile.b[static_cast<std::size_t>(16 * k + n)]));
       }
-      const float c = tile.c[static_cast<std::size_t>(16 * r + n)];
+      const float c = tile.c[16 * static_cast<std::size_t>(r) + static_cast<std::size_t>(n)];
       results.push_back(contract::MmaAccumulate(profile, c, a.data(), b.data(), tile.k));
     }
   }
