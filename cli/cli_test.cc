@@ -104,7 +104,7 @@ TEST_F(Cli, HelpOfEveryCommandSucceeds) {
 
 TEST_F(Cli, BadUsageIsRefused) {
   ExpectRefusal({}, {"subcommand"});
-  ExpectRefusal({"dance"}, {"dance"});
+  ExpectRefusal({"dance"}, {"dance", "generate"});
   ExpectRefusal({"logits", "--model", kModel}, {"--ids"});
   ExpectRefusal({"generate", "--model", kModel, "--prompt", "a", "--bogus"}, {"--bogus"});
   ExpectRefusal({"generate", "--model", kModel}, {"--prompt", "--ids", "--chat"});
@@ -114,7 +114,7 @@ TEST_F(Cli, BadUsageIsRefused) {
   ExpectRefusal({"generate", "--model", kModel, "--prompt", "a", "--temperature", "0.7"},
                 {"--temperature", "0"});
   ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt}, {"--out"});
-  ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt, "--out", "x", "--chunk", "0"}, {"--chunk"});
+  ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt, "--out", "x", "--chunk", "-1"}, {"--chunk"});
   ExpectRefusal({"logits", "--model", kModel, "--ids", kPrompt, "--out", "x", "--compare-truth"},
                 {"--margins"});
   ExpectRefusal({"tokenize", "--model", kModel}, {"--text", "--file"});
@@ -252,7 +252,7 @@ TEST_F(Cli, MarginsReportDecisionsAndTheDistanceFromTruth) {
 }
 
 TEST_F(Cli, TokenizeAndDetokenizeAreInverse) {
-  const std::string text = "red boat\n\xff \xe4\xbd\xa0 </think>";
+  const std::string text = "red boat\n\xe4\xbd\xa0 </think>";
   const std::string file = dir_.Put("text", text);
   for (const bool special : {false, true}) {
     std::vector<std::string> command = {"tokenize", "--model", kModel, "--file", file};
@@ -260,6 +260,10 @@ TEST_F(Cli, TokenizeAndDetokenizeAreInverse) {
     const std::string ids = dir_.Put("ids.json", Lockstep(command).out);
     EXPECT_EQ(Lockstep({"detokenize", "--model", kModel, "--ids", ids}).out, text);
   }
+}
+
+TEST_F(Cli, IllFormedTextIsRefused) {
+  ExpectRefusal({"tokenize", "--model", kModel, "--file", dir_.Put("text", "red\xff")}, {"text", "3"});
 }
 
 TEST_F(Cli, EncodeRendersTheChat) {

@@ -22,6 +22,17 @@ int Fail(int code, std::string message) {
   return code;
 }
 
+// The parser itself would only say that a command is missing.
+void ExpectKnownCommand(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == argv[1]) return;
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  throw InputError("unknown command '" + std::string(argv[1]) + "', expected one of " + names);
+}
+
 int Run(int argc, char** argv) {
   CLI::App app{"Runs DeepSeek-V4 and V4.1 checkpoints with reproducible bits", "lockstep"};
   app.require_subcommand(1);
@@ -34,6 +45,7 @@ int Run(int argc, char** argv) {
   AddInspect(app);
   AddSynth(app);
   try {
+    ExpectKnownCommand(app, argc, argv);
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::Success& help_or_version) {
