@@ -63,7 +63,13 @@ bool Forward::RunLayers(std::span<Segment> segments, const std::function<bool()>
     if (w.engram) EngramReadOut(decoder, segments, new_rows_);
     EnterSite(w.hc_attn, w.attn_norm.data(), new_rows_);
     for (Segment& s : segments) AppendCompressed(decoder, s);
-    for (Segment& s : segments) s.run_decoder ? RestoreStash(s) : StoreStash(s);
+    for (Segment& s : segments) {
+      if (s.run_decoder) {
+        RestoreStash(s);
+      } else {
+        s.state->OpenStash();
+      }
+    }
   }
   for (int l = decoder; l < config_.num_layers; ++l) {
     if (cancelled()) return false;
@@ -76,7 +82,12 @@ bool Forward::RunLayers(std::span<Segment> segments, const std::function<bool()>
   }
   Head(segments);
   CheckFlags();
-  return !cancelled();
+  if (cancelled()) return false;
+  // Not before: what the stash holds must survive a cancellation. The waiting segments' streams are still those at the last kv source.
+  for (Segment& s : segments) {
+    if (!s.run_decoder) StoreStash(s);
+  }
+  return true;
 }
 
 void Forward::Begin(std::span<Segment> segments) {
@@ -129,6 +140,16 @@ void Forward::RowsFrom(std::span<Segment> segments, FirstPosition begin, Ranges*
       ranges->push_back(range);
     }
   }
+}
+
+// Position of a segment's first row in `ranges`, its end if it has none there.
+std::int64_t Forward::FirstPositionIn(const Ranges& ranges, const Segment& segment) {
+  std::int64_t first = segment.end();
+  for (const RowRange& range : ranges) {
+    const std::int64_t begin = std::max(range.begin, segment.first_row), end = std::min(range.end, segment.RowOf(segment.end()));
+    if (begin < end) first = std::min(first, segment.first_position + begin - segment.first_row);
+  }
+  return first;
 }
 
 // Streams and deferred coefficients follow the layers from device to device.
@@ -197,7 +218,7 @@ void Forward::EngramReadOut(int layer, std::span<Segment> segments, const Ranges
     const auto id_at = [&s](std::int64_t p) {
       return p < s.begin() ? s.state->ids[static_cast<std::size_t>(p)] : s.ids[static_cast<std::size_t>(p - s.begin())];
     };
-    for (std::int64_t p = s.begin(); p < s.end(); ++p) {
+    for (std::int64_t p = FirstPositionIn(rows, s); p < s.end(); ++p) {
       host_.recent_ids.clear();
       for (std::int64_t q = p; q >= 0 && q > p - config_.engram.max_ngram_size; --q) host_.recent_ids.push_back(id_at(q));
       engram_.Gather(index, host_.recent_ids, host_.table_rows.data());
@@ -256,14 +277,7 @@ void Forward::AppendWindow(int layer, std::span<Segment> segments, const Ranges&
   const std::int64_t dim = config_.head_dim;
   const RowFormat& format = r_.kv.formats().window;
   kv_begin_.clear();
-  for (const Segment& s : segments) {
-    std::int64_t begin = s.end();
-    for (const RowRange& range : rows) {
-      const std::int64_t first = std::max(range.begin, s.first_row), last = std::min(range.end, s.RowOf(s.end()));
-      if (first < last) begin = std::min(begin, s.first_position + first - s.first_row);
-    }
-    kv_begin_.push_back(begin);
-  }
+  for (const Segment& s : segments) kv_begin_.push_back(FirstPositionIn(rows, s));
   for (const RowRange& range : rows) {
     std::uint16_t* kv = ws().kv_TD.data() + range.begin * dim;
     Linear(w.wkv, ws().x_TE.data() + range.begin * config_.hidden_size, config_.hidden_size, range.rows(), kv, dim);

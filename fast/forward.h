@@ -54,6 +54,7 @@ class Forward {
   void MoveToDeviceOf(int layer, const Ranges& rows);
   template <typename FirstPosition>
   static void RowsFrom(std::span<Segment> segments, FirstPosition begin, Ranges* ranges);
+  static std::int64_t FirstPositionIn(const Ranges& ranges, const Segment& segment);
 
   // A layer: kv rows enter, out rows leave.
   void RunLayer(int layer, std::span<Segment> segments, const Ranges& kv_rows, const Ranges& out_rows, bool compress);

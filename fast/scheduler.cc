@@ -10,7 +10,8 @@ namespace lockstep::fast {
 Scheduler::Scheduler(FastEngine& engine, const SchedulerOptions& options) : engine_(engine), options_(options) {
   // A step that only decodes would leave the prompts without a row.
   if (options.max_sequences < 1 || options.max_sequences >= engine.step_rows()) {
-    throw InputError("max_sequences: expected 1 to " + std::to_string(engine.step_rows() - 1) + ", below the rows of a step");
+    throw InputError("max_sequences: expected 1 to " + std::to_string(engine.step_rows() - 1) +
+                     ", below the rows of a step");
   }
   if (options.patience < 1) throw InputError("patience: expected at least 1 step");
 }
@@ -21,8 +22,8 @@ std::int64_t Scheduler::Submit(Request request) {
   CheckIds(request.prompt, 0, engine_.config());
   CheckSampling(request.sampling);
   if (static_cast<std::int64_t>(request.prompt.size()) > engine_.max_context()) {
-    throw InputError("prompt: expected at most " + std::to_string(engine_.max_context()) + " tokens, the context of this engine, found " +
-                     std::to_string(request.prompt.size()));
+    throw InputError("prompt: expected at most " + std::to_string(engine_.max_context()) +
+                     " tokens, the context of this engine, found " + std::to_string(request.prompt.size()));
   }
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = request.prompt;
@@ -53,7 +54,7 @@ bool Scheduler::RunStep() {
   return true;
 }
 
-// --- admission -----------------------------------------------------------------------------------------------------------------------
+// --- admission
 
 std::size_t Scheduler::queued() {
   const std::lock_guard lock(mutex_);
@@ -62,7 +63,8 @@ std::size_t Scheduler::queued() {
 
 // What callbacks submit in the meantime waits for the next step.
 void Scheduler::Admit() {
-  for (std::size_t waiting = queued(); waiting > 0 && static_cast<int>(sequences_.size()) < options_.max_sequences; --waiting) {
+  for (std::size_t waiting = queued();
+       waiting > 0 && static_cast<int>(sequences_.size()) < options_.max_sequences; --waiting) {
     Sequence* sequence = nullptr;
     {
       const std::lock_guard lock(mutex_);
@@ -101,7 +103,8 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, const std::strin
   std::unique_ptr<Sequence> finished;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& s) { return s.get() == &sequence; });
+    const auto found =
+        std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& s) { return s.get() == &sequence; });
     finished = std::move(*found);
     sequences_.erase(found);
   }
@@ -109,7 +112,7 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, const std::strin
   if (finished->request.on_finish) finished->request.on_finish(reason, message);
 }
 
-// --- a step --------------------------------------------------------------------------------------------------------------------------
+// --- a step
 
 void Scheduler::PlanStep() {
   planned_.clear();
@@ -125,14 +128,16 @@ void Scheduler::PlanStep() {
   }
 }
 
-// Prompts in the order in which they get rows: those out of patience, the longest waiting first; then the oldest.
+// Prompts in the order in which they get rows: those out of patience, the longest waiting first; then the
+// oldest.
 std::vector<Scheduler::Sequence*> Scheduler::WaitingPrompts() const {
   std::vector<Sequence*> waiting;
   for (const auto& sequence : sequences_) {
     if (sequence->in_prompt()) waiting.push_back(sequence.get());
   }
   const auto urgency = [this](const Sequence* s) { return s->waited >= options_.patience ? s->waited : 0; };
-  std::stable_sort(waiting.begin(), waiting.end(), [&](const Sequence* a, const Sequence* b) { return urgency(a) > urgency(b); });
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [&](const Sequence* a, const Sequence* b) { return urgency(a) > urgency(b); });
   return waiting;
 }
 
@@ -144,8 +149,10 @@ bool Scheduler::Plan(Sequence& sequence, std::int64_t budget) {
   segment.state = &sequence.session->state();
   segment.prompt_end = tokens;
   segment.last_rows = 1;
-  const std::int64_t rows = ChunkRows(position, tokens, segment.last_rows, std::min(budget, sequence.remaining()));
-  segment.ids = std::span(sequence.tokens).subspan(static_cast<std::size_t>(position), static_cast<std::size_t>(rows));
+  const std::int64_t rows =
+      ChunkRows(position, tokens, segment.last_rows, std::min(budget, sequence.remaining()));
+  segment.ids =
+      std::span(sequence.tokens).subspan(static_cast<std::size_t>(position), static_cast<std::size_t>(rows));
   segments_.push_back(std::move(segment));
   if (engine_.Fits(segments_)) {
     planned_.push_back(&sequence);
@@ -159,7 +166,8 @@ bool Scheduler::Plan(Sequence& sequence, std::int64_t budget) {
 void Scheduler::RunPlanned() {
   const auto run = [&](std::size_t begin, std::size_t count) {
     const auto abandoned = [&] {
-      return std::all_of(planned_.begin() + static_cast<std::ptrdiff_t>(begin), planned_.begin() + static_cast<std::ptrdiff_t>(begin + count),
+      return std::all_of(planned_.begin() + static_cast<std::ptrdiff_t>(begin),
+                         planned_.begin() + static_cast<std::ptrdiff_t>(begin + count),
                          [](const Sequence* s) { return s->cancelled.load(); });
     };
     return engine_.RunStep(std::span(segments_).subspan(begin, count), abandoned);
@@ -191,13 +199,15 @@ void Scheduler::Deliver(Sequence& sequence, const Segment& segment) {
   if (sequence.remaining() > 0 || sequence.cancelled) return;
   const Request& request = sequence.request;
   const auto position = static_cast<std::int64_t>(sequence.tokens.size());
-  const std::int32_t id = SampleToken(segment.logits, request.sampling, sequence.tokens, sequence.answered(), position);
+  const std::int32_t id =
+      SampleToken(segment.logits, request.sampling, sequence.tokens, sequence.answered(), position);
   if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) {
     return Finish(sequence, FinishReason::kStop);
   }
   sequence.tokens.push_back(id);
   if (request.on_token) request.on_token(id);
-  if (sequence.answered() == request.max_tokens || position >= engine_.max_context()) Finish(sequence, FinishReason::kLength);
+  if (sequence.answered() == request.max_tokens || position >= engine_.max_context())
+    Finish(sequence, FinishReason::kLength);
 }
 
 }  // namespace lockstep::fast

@@ -1,5 +1,5 @@
-// Continuous batching: many requests on one engine. Every step takes one token of each running answer and a chunk of the prompts that
-// wait, oldest first; no request can change another's tokens, only its time.
+// Continuous batching: many requests on one engine. Every step takes one token of each running answer and a
+// chunk of the prompts that wait, oldest first; no request can change another's tokens, only its time.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ struct Request {
   std::int64_t max_tokens = 0;
   SamplingParams sampling;
   std::vector<std::int32_t> stop_ids;  // are not reported
-  // Called by the thread that runs steps; may call Submit and Cancel. on_finish comes last and once; `message` is empty but for kRefused
-  // and kFailed.
+  // Called by the thread that runs steps; may call Submit and Cancel. on_finish comes last and once; `message`
+  // is empty but for kRefused and kFailed.
   std::function<void(std::int32_t id)> on_token;
   std::function<void(FinishReason reason, const std::string& message)> on_finish;
 };
@@ -43,19 +43,22 @@ struct SchedulerOptions {
 
 class Scheduler {
  public:
-  // Throws InputError naming the option that does not fit the engine. Requests that have not finished when it is destroyed never do.
+  // Throws InputError naming the option that does not fit the engine. Requests that have not finished when it
+  // is destroyed never do.
   Scheduler(FastEngine& engine, const SchedulerOptions& options);
 
-  // Takes a request into the queue and returns its number. Any thread. Throws InputError naming the field for an empty prompt, an id
-  // outside the vocabulary, max_tokens below 1, a prompt longer than the context, or sampling parameters out of range.
+  // Takes a request into the queue and returns its number. Any thread. Throws InputError naming the field for
+  // an empty prompt, an id outside the vocabulary, max_tokens below 1, a prompt longer than the context, or
+  // sampling parameters out of range.
   std::int64_t Submit(Request request);
-  // Ends a request: at the next step, or at the next layer when nobody else is in the running one. Any thread; unknown numbers are
-  // ignored.
+  // Ends a request: at the next step, or at the next layer when nobody else is in the running one. Any thread;
+  // unknown numbers are ignored.
   void Cancel(std::int64_t number);
 
   // Admits what the queue holds, then runs one step. One thread. False if there was nothing to do.
   //
-  // A waiting prompt gets rows at the latest after `patience` steps and one more for each prompt that has waited longer.
+  // A waiting prompt gets rows at the latest after `patience` steps and one more for each prompt that has
+  // waited longer.
   bool RunStep();
 
  private:
@@ -86,7 +89,8 @@ class Scheduler {
   FastEngine& engine_;
   SchedulerOptions options_;
 
-  std::mutex mutex_;  // guards the queue, the list of sequences (changed by the stepping thread only) and next_number_
+  std::mutex
+      mutex_;  // guards the queue, the list of sequences (changed by the stepping thread only) and next_number_
   std::deque<std::unique_ptr<Sequence>> queue_;
   std::vector<std::unique_ptr<Sequence>> sequences_;  // with a session, oldest first
   std::int64_t next_number_ = 1;

@@ -1,0 +1,115 @@
+// The quick matrix of `lockstep check` on the oracle checkpoints and the golden models: logits of the fast
+// engine, memcmp against the reference in the same contract.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "harness/invariance/check_model.h"
+#include "harness/invariance/configuration.h"
+#include "harness/invariance/expectation.h"
+#include "model/checkpoint.h"
+#include "model/test_util.h"
+
+namespace lockstep::harness {
+namespace {
+
+std::string GoldenPath(const std::string& name) { return std::string(LOCKSTEP_SOURCE_DIR) + "/golden/" + name; }
+
+void ExpectEqual(const std::string& dir, const CheckOptions& options) {
+  const auto checkpoint = std::make_shared<const Checkpoint>(OpenCheckpoint(dir));
+  const CheckResult result = CheckModel(checkpoint, options, [](const std::string& line) {
+    if (line.find("DIFFERS") != line.npos) ADD_FAILURE() << line;
+  });
+  EXPECT_EQ(result.differences, 0);
+  EXPECT_GE(result.runs, 8);
+}
+
+class OracleMatrixTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(OracleMatrixTest, FastEqualsReference) {
+  ExpectEqual(GoldenPath("oracles/" + GetParam()), {.prompt_tokens = 72});
+}
+
+INSTANTIATE_TEST_SUITE_P(Quick, OracleMatrixTest,
+                         testing::Values("hf-v4-1", "numpy-v41-1", "numpy-v41-2", "numpy-v41-3"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+// The same on models in EXL3 and the published storage forms, and the runs that the reference recorded of them.
+class GoldenMatrixTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenMatrixTest, FastEqualsReferenceAndRecordedRuns) {
+  ExpectEqual(GoldenPath("models/" + GetParam()),
+              {.prompt_tokens = 56, .companion_tokens = 32, .golden = GoldenPath("")});
+}
+
+INSTANTIATE_TEST_SUITE_P(Quick, GoldenMatrixTest,
+                         testing::Values("tiny-v4-native", "tiny-v4-mul1", "tiny-v4-mixed", "tiny-v41-native",
+                                         "tiny-v41-mul1", "tiny-v41-mixed"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+// --- the matrix itself
+
+TEST(MatrixTest, SizesAreAsAdvertised) {
+  const auto quick = MakeMatrix(MatrixSize::kQuick, MatrixArithmetics(MatrixSize::kQuick), nullptr);
+  EXPECT_GE(quick.size(), 8u);
+  EXPECT_LE(quick.size(), 14u);
+  const auto full = MakeMatrix(MatrixSize::kFull, MatrixArithmetics(MatrixSize::kFull), nullptr);
+  EXPECT_GE(full.size(), 80u);  // eight thread counts by ten arithmetics
+  EXPECT_LE(full.size(), 110u);
+}
+
+TEST(MatrixTest, NamesAreDistinctAndOneLine) {
+  std::vector<std::string> names;
+  for (const Configuration& c : MakeMatrix(MatrixSize::kFull, MatrixArithmetics(MatrixSize::kFull), nullptr)) {
+    names.push_back(c.Name());
+    EXPECT_EQ(names.back().find('\n'), std::string::npos);
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
+}
+
+TEST(MatrixTest, QuickHasTheExtremes) {
+  const auto quick = MakeMatrix(MatrixSize::kQuick, MatrixArithmetics(MatrixSize::kQuick), nullptr);
+  const auto has = [&](auto predicate) { return std::any_of(quick.begin(), quick.end(), predicate); };
+  for (int threads = 1; threads <= 8; ++threads) {
+    EXPECT_TRUE(has([&](const Configuration& c) { return c.device.threads == threads; })) << threads;
+  }
+  EXPECT_TRUE(has([](const Configuration& c) { return c.chunk_rows == 1; }));
+  EXPECT_TRUE(has([](const Configuration& c) { return c.chunk_rows >= 4096; }));
+  EXPECT_TRUE(has([](const Configuration& c) { return c.device.count() == 2; }));
+  EXPECT_TRUE(has([](const Configuration& c) { return c.placement == Placement::kChanging; }));
+  EXPECT_TRUE(has([](const Configuration& c) { return !c.exact_tail; }));
+  EXPECT_TRUE(has([](const Configuration& c) { return c.cancels && c.companions > 0; }));
+}
+
+TEST(MatrixTest, AGivenDeviceIsUsedThroughout) {
+  const kernels::DeviceSpec device = kernels::ParseDeviceSpec("cpu:2,threads=3,isa=generic");
+  for (const Configuration& c :
+       MakeMatrix(MatrixSize::kQuick, MatrixArithmetics(MatrixSize::kQuick), &device)) {
+    EXPECT_EQ(c.device.count(), 2);
+    EXPECT_EQ(c.device.threads, 3);
+    EXPECT_EQ(c.device.isa, Isa::kGeneric);
+  }
+}
+
+TEST(PromptTest, IdsAreInRangeAndDiffer) {
+  const auto a = MakePrompt(96, 200, 1), b = MakePrompt(96, 200, 2);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(a, MakePrompt(96, 200, 1));
+  for (const std::int32_t id : a) EXPECT_TRUE(id >= 0 && id < 96);
+}
+
+}  // namespace
+}  // namespace lockstep::harness

@@ -1,0 +1,103 @@
+#include "harness/selftest/broken_backend.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/error.h"
+
+namespace lockstep::harness {
+namespace {
+
+using kernels::Backend;
+using kernels::Device;
+using kernels::KernelTable;
+using kernels::Stream;
+
+const KernelTable* good_table = nullptr;
+
+KernelTable Broken(const KernelTable& table, const Fault& fault) {
+  KernelTable broken = table;
+  if (fault.kernels) fault.kernels(broken);
+  return broken;
+}
+
+class BrokenDevice : public Device {
+ public:
+  BrokenDevice(Device& device, const Fault& fault)
+      : device_(device), fault_(fault), table_(Broken(device.kernels(), fault)) {}
+
+  std::string Description() const override { return "broken " + device_.Description(); }
+  const KernelTable& kernels() const override { return table_; }
+  Stream& compute() override { return device_.compute(); }
+  Stream& copy() override { return device_.copy(); }
+  std::byte* Allocate(std::size_t bytes, std::string_view what) override {
+    return device_.Allocate(bytes, what);
+  }
+  void Free(std::byte* data) override { device_.Free(data); }
+  std::size_t memory_limit() const override { return device_.memory_limit(); }
+  std::size_t memory_used() const override { return device_.memory_used(); }
+
+  void CopyIn(Stream& stream, std::byte* device, const std::byte* host, std::size_t bytes) override {
+    Copy(fault_.copy_in, device, host, bytes, [&](std::size_t n) { device_.CopyIn(stream, device, host, n); });
+  }
+  void CopyOut(Stream& stream, std::byte* host, const std::byte* device, std::size_t bytes) override {
+    device_.CopyOut(stream, host, device, bytes);
+  }
+  void CopyWithin(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) override {
+    Copy(fault_.copy_within, to, from, bytes, [&](std::size_t n) { device_.CopyWithin(stream, to, from, n); });
+  }
+  void Synchronize(Stream& stream) override { device_.Synchronize(stream); }
+  void WaitFor(Stream& waiter, Stream& other) override { device_.WaitFor(waiter, other); }
+
+ private:
+  static void Copy(const Fault::Copy& broken, std::byte* to, const std::byte* from, std::size_t bytes,
+                   const std::function<void(std::size_t)>& good) {
+    broken ? broken(to, from, bytes, good) : good(bytes);
+  }
+
+  Device& device_;
+  const Fault& fault_;
+  KernelTable table_;
+};
+
+class Wrapper : public Backend {
+ public:
+  Wrapper(std::unique_ptr<Backend> backend, const Fault& fault)
+      : backend_(std::move(backend)), fault_(fault), host_table_(Broken(backend_->host_kernels(), fault_)) {
+    LOCKSTEP_CHECK(good_table == nullptr);
+    good_table = &backend_->host_kernels();
+    if (fault_.begin) fault_.begin();
+    for (int d = 0; d < backend_->device_count(); ++d) {
+      devices_.push_back(std::make_unique<BrokenDevice>(backend_->device(d), fault_));
+    }
+  }
+  ~Wrapper() override { good_table = nullptr; }
+
+  int device_count() const override { return backend_->device_count(); }
+  Device& device(int index) override { return *devices_[static_cast<std::size_t>(index)]; }
+  std::byte* AllocateHost(std::size_t bytes, std::string_view what) override {
+    return backend_->AllocateHost(bytes, what);
+  }
+  void FreeHost(std::byte* data) override { backend_->FreeHost(data); }
+  kernels::CpuStream& host_stream() override { return backend_->host_stream(); }
+  const KernelTable& host_kernels() const override { return host_table_; }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  Fault fault_;
+  KernelTable host_table_;
+  std::vector<std::unique_ptr<BrokenDevice>> devices_;
+};
+
+}  // namespace
+
+const kernels::KernelTable& Good() { return *good_table; }
+
+fast::BackendFactory BrokenBackend(const Fault& fault) {
+  return [fault](const kernels::DeviceSpec& spec, Profile profile) {
+    return std::make_unique<Wrapper>(kernels::MakeCpuBackend(spec, profile), fault);
+  };
+}
+
+}  // namespace lockstep::harness

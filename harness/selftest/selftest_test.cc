@@ -1,0 +1,135 @@
+// The check must catch what is broken on purpose, and say where it broke; and it must not cry wolf.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "harness/invariance/configuration.h"
+#include "harness/invariance/expectation.h"
+#include "harness/invariance/run.h"
+#include "harness/invariance/small_model.h"
+#include "harness/selftest/faults.h"
+#include "harness/selftest/plain_attention.h"
+#include "kernels/contract/cpu_isa.h"
+#include "model/test_util.h"
+
+namespace lockstep::harness {
+namespace {
+
+// A model and what the reference says about it, once for all tests.
+struct Subject {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<ReferenceRuns> reference;
+
+  explicit Subject(std::shared_ptr<const Checkpoint> opened) : checkpoint(std::move(opened)) {
+    // Past two blocks of 64, so that windows cross one.
+    reference =
+        std::make_unique<ReferenceRuns>(checkpoint, MakePrompt(checkpoint->config.vocab_size, 84, 1), 32);
+  }
+};
+
+Subject& Golden(const std::string& name) {
+  static std::map<std::string, std::unique_ptr<Subject>> subjects;
+  std::unique_ptr<Subject>& subject = subjects[name];
+  if (!subject) {
+    const std::string dir = std::string(LOCKSTEP_SOURCE_DIR) + "/golden/models/" + name;
+    subject = std::make_unique<Subject>(std::make_shared<const Checkpoint>(OpenCheckpoint(dir)));
+  }
+  return *subject;
+}
+
+Subject& Wide() {
+  static const TestDirectory directory;
+  static Subject subject(
+      MakeSmallV41({.layers = 4, .window = 8, .max_positions = 512, .hidden = 512}, directory.path()));
+  return subject;
+}
+
+// Odd chunks that cut groups, small pages, a companion, every expert through one staging slot or resident.
+Configuration BaseConfiguration(bool resident) {
+  Configuration configuration;
+  configuration.numerics.profile = Profile::kFma;
+  configuration.device.isa = BestIsa();
+  configuration.device.threads = 1;
+  configuration.chunk_rows = 29;
+  configuration.attention_tile_rows = 7;
+  configuration.page_shift = 2;
+  configuration.placement = resident ? Placement::kAll : Placement::kNone;
+  configuration.cpu_lane = fast::CpuLane::kOff;
+  configuration.staging_slots = 1;
+  configuration.companions = 1;
+  return configuration;
+}
+
+void ExpectCaught(Subject& subject, const KnownFault& known) {
+  const Configuration configuration = BaseConfiguration(known.name != "StagedExpertReused");
+  const auto difference =
+      RunConfiguration(subject.checkpoint, configuration, subject.reference->For(configuration.numerics),
+                       nullptr, BrokenBackend(known.fault));
+  ASSERT_TRUE(difference.has_value()) << known.name << " was not caught";
+  const auto step = Diagnose(subject.checkpoint, configuration, *subject.reference, BrokenBackend(known.fault));
+  ASSERT_TRUE(step.has_value()) << known.name << " was not named: " << *difference;
+  EXPECT_EQ(step->key.step, known.step) << known.name << ": " << step->Describe();
+}
+
+void ExpectPasses(Subject& subject, const Fault& fault) {
+  for (const bool resident : {false, true}) {
+    const Configuration configuration = BaseConfiguration(resident);
+    const auto difference =
+        RunConfiguration(subject.checkpoint, configuration, subject.reference->For(configuration.numerics),
+                         nullptr, BrokenBackend(fault));
+    EXPECT_FALSE(difference.has_value()) << *difference;
+  }
+}
+
+struct FaultCase {
+  std::string model;
+  KnownFault fault;
+};
+
+std::ostream& operator<<(std::ostream& out, const FaultCase& c) {
+  return out << c.fault.name << " on " << c.model;
+}
+
+std::vector<FaultCase> AllCases() {
+  std::vector<FaultCase> cases;
+  for (const char* model : {"tiny-v41-native", "tiny-v4-native"}) {
+    for (const KnownFault& fault : CommonFaults()) cases.push_back({model, fault});
+    for (const KnownFault& fault : IndexFaults()) cases.push_back({model, fault});
+  }
+  return cases;
+}
+
+class FaultTest : public testing::TestWithParam<FaultCase> {};
+
+TEST_P(FaultTest, IsCaughtAndNamed) { ExpectCaught(Golden(GetParam().model), GetParam().fault); }
+
+INSTANTIATE_TEST_SUITE_P(Broken, FaultTest, testing::ValuesIn(AllCases()), [](const auto& param) {
+  return param.param.fault.name + (param.param.model == "tiny-v4-native" ? "V4" : "V41");
+});
+
+TEST(SegmentFoldTest, WrongFoldIsCaughtAndNamed) {
+  ExpectCaught(Wide(), {"SegmentFold", step::kLogits, SegmentFoldFault()});
+}
+
+TEST(NoFaultTest, TheWrapperItselfChangesNothing) {
+  ExpectPasses(Golden("tiny-v41-native"), {});
+  ExpectPasses(Golden("tiny-v4-native"), {});
+}
+
+// So the mistakes above are what is caught, not the rewriting.
+TEST(NoFaultTest, AttentionRewrittenWithoutMistakePasses) {
+  Fault rewritten;
+  rewritten.kernels = [](kernels::KernelTable& table) {
+    table.attention.run = &PlainAttention<AttentionMistake::kNone>;
+  };
+  ExpectPasses(Golden("tiny-v41-native"), rewritten);
+  ExpectPasses(Golden("tiny-v4-native"), rewritten);
+}
+
+}  // namespace
+}  // namespace lockstep::harness
