@@ -245,6 +245,10 @@ def main():
     arguments.corpus_mb = arguments.corpus_mb or (1 if arguments.quick else 20)
     names = ["v41"] if arguments.quick else ["v41", "v4"]
     published = [TESTDATA / "tokenizers" / name / "tokenizer.json" for name in names]
+    for path in published:
+        if not path.exists():
+            print(f"{path}: absent, not compared; ci/fetch_test_data.sh makes it")
+    published = [path for path in published if path.exists()]
     comparison = Comparison()
     for path in arguments.tokenizers or [*published, ROOT / "golden" / "tokenizer-small" / "tokenizer.json"]:
         compare(path, arguments, comparison)

@@ -3,9 +3,9 @@
 
 namespace lockstep::kernels {
 
-void LaunchMul1Product(const Exl3Call& call, int bits_x2, std::int64_t tiles, cudaStream_t stream) {
-  if (call.act_limit > 127) return LaunchForBits<WeightForm::kMul1Integer, true>(call, bits_x2, tiles, stream);
-  LaunchForBits<WeightForm::kMul1Integer, false>(call, bits_x2, tiles, stream);
+void LaunchMul1Product(const Exl3Call& call, int bits_x2, cudaStream_t stream) {
+  if (call.act_limit > 127) return LaunchForBits<WeightForm::kMul1Integer, true>(call, bits_x2, stream);
+  LaunchForBits<WeightForm::kMul1Integer, false>(call, bits_x2, stream);
 }
 
 }  // namespace lockstep::kernels

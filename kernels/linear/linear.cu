@@ -24,15 +24,15 @@ enum Slot { kJobsSlot = 1, kTilesSlot, kCodesSlot, kScalesSlot };
 constexpr int kPrepareThreads = 128;
 
 // A warp a 128-block of a row: x * suh, butterfly, and the codes or fp16 values of the contract.
-__global__ void __launch_bounds__(kPrepareThreads) Exl3PrepareKernel(Exl3Call call, bool integer) {
-  const RowTile tile = call.tiles[blockIdx.y];
+__global__ void __launch_bounds__(kPrepareThreads) Exl3PrepareKernel(const __grid_constant__ Exl3Call call, bool integer, std::int64_t first_tile) {
+  const RowTile tile = call.list.Tile(first_tile + blockIdx.y);
   const std::int64_t blocks = call.in / 128, unit = blockIdx.x * (kPrepareThreads / 32) + threadIdx.x / 32;
   const std::int64_t local = unit / blocks, block = unit % blocks;
   if (local >= tile.rows) return;
   const std::int64_t row = tile.begin + local;
   const int lane = threadIdx.x & 31;
-  const std::uint16_t* x = call.x + (call.x_index ? call.x_index[row] : row) * call.x_stride;
-  const float* suh = call.jobs[tile.job].input_scale;
+  const std::uint16_t* x = call.input.Row(row);
+  const float* suh = call.list.JobOf(tile).input_scale;
   float t[4];
   bool overflow = false;
 #pragma unroll
@@ -82,20 +82,40 @@ __global__ void __launch_bounds__(kPrepareThreads) Exl3PrepareKernel(Exl3Call ca
   }
 }
 
-void RunExl3(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<Exl3Job>& jobs, const RowTile* tiles,
-             std::int64_t num_tiles) {
+// Jobs and tiles where the kernels find them: in the parameters if they fit.
+template <class Job>
+JobList<Job> MakeJobList(CudaStream& stream, const std::vector<Job>& jobs, const std::vector<RowTile>& tiles) {
+  JobList<Job> list;
+  list.num_tiles = static_cast<std::int64_t>(tiles.size());
+  if (jobs.size() <= JobList<Job>::kSmall && tiles.size() <= JobList<Job>::kSmall) {
+    std::copy(jobs.begin(), jobs.end(), list.small_jobs);
+    std::copy(tiles.begin(), tiles.end(), list.small_tiles);
+    return list;
+  }
+  list.jobs = reinterpret_cast<const Job*>(stream.Upload(kJobsSlot, jobs.data(), jobs.size() * sizeof(Job)));
+  list.tiles = reinterpret_cast<const RowTile*>(stream.Upload(kTilesSlot, tiles.data(), tiles.size() * sizeof(RowTile)));
+  return list;
+}
+
+InputRows InputOf(const GroupedLinear& g) { return {g.x, g.x_stride, g.x_rows, g.x_index}; }
+
+// Launches over all tiles, at most a grid's worth at a time.
+template <class Launch>
+void ForTiles(std::int64_t num_tiles, Launch launch) {
+  constexpr std::int64_t kMaxGridY = 65535;
+  for (std::int64_t begin = 0; begin < num_tiles; begin += kMaxGridY) launch(begin, static_cast<unsigned>(std::min(kMaxGridY, num_tiles - begin)));
+}
+
+void RunExl3(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<Exl3Job>& jobs, const std::vector<RowTile>& tiles) {
   const bool integer = spec.codebook == Codebook::kMul1 && spec.act_limit > 0;
   Exl3Call call;
-  call.jobs = reinterpret_cast<const Exl3Job*>(stream.Upload(kJobsSlot, jobs.data(), jobs.size() * sizeof(Exl3Job)));
-  call.tiles = tiles;
+  call.list = MakeJobList(stream, jobs, tiles);
+  call.input = InputOf(g);
   call.in = spec.in_padded;
   call.out = spec.out_padded;
   call.in_features = spec.in_features;
   call.out_features = spec.out_features;
   call.act_limit = spec.act_limit;
-  call.x = g.x;
-  call.x_stride = g.x_stride;
-  call.x_index = g.x_index;
   call.y_bf16 = g.y_bf16;
   call.y_fp32 = g.y_fp32;
   call.y_stride = g.y_stride;
@@ -106,18 +126,15 @@ void RunExl3(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec,
   call.scales = reinterpret_cast<float*>(stream.Scratch(kScalesSlot, 2 * blocks * sizeof(float)));
   call.sums = call.scales + blocks;
 
-  constexpr std::int64_t kMaxGridY = 65535;
   const unsigned units = Blocks(16 * (call.in / 128), kPrepareThreads / 32);
-  for (std::int64_t begin = 0; begin < num_tiles; begin += kMaxGridY) {
-    Exl3Call part = call;
-    part.tiles += begin;
-    Exl3PrepareKernel<<<dim3(units, static_cast<unsigned>(std::min(kMaxGridY, num_tiles - begin))), kPrepareThreads, 0, stream.handle()>>>(part, integer);
-  }
+  ForTiles(call.list.num_tiles, [&](std::int64_t begin, unsigned count) {
+    Exl3PrepareKernel<<<dim3(units, count), kPrepareThreads, 0, stream.handle()>>>(call, integer, begin);
+  });
   CheckLaunch("exl3 prepare");
   if (integer) {
-    LaunchMul1Product(call, spec.bits_x2, num_tiles, stream.handle());
+    LaunchMul1Product(call, spec.bits_x2, stream.handle());
   } else {
-    LaunchHalfProduct(call, spec.codebook, spec.bits_x2, num_tiles, stream.handle());
+    LaunchHalfProduct(call, spec.codebook, spec.bits_x2, stream.handle());
   }
 }
 
@@ -130,11 +147,8 @@ struct DenseJob {
 
 struct DenseCall {
   LinearSpec spec;
-  const DenseJob* jobs;
-  const RowTile* tiles;
-  const std::uint16_t* x = nullptr;  // bf16, fp16 or FP8 codes as fp16
-  std::int64_t x_stride = 0;
-  const std::int32_t* x_index = nullptr;
+  JobList<DenseJob> list;
+  InputRows input;  // bf16, fp16 or FP8 codes as fp16
   const float* x_scales = nullptr;  // [total_rows][ceil(in/activation_block)]
   std::uint16_t* y_bf16 = nullptr;
   float* y_fp32 = nullptr;
@@ -172,18 +186,14 @@ constexpr int kDenseColumns = 32;
 
 // Block: 16 rows x 32 columns; the four warps take the four K segments, which fold in shared memory.
 template <bool kBf16Operands, bool kScaled>
-__global__ void __launch_bounds__(kDenseThreads) DenseKernel(DenseCall call) {
+__global__ void __launch_bounds__(kDenseThreads) DenseKernel(const __grid_constant__ DenseCall call, std::int64_t first_tile) {
   __shared__ float partial[contract::kSegments][16][kDenseColumns];
-  const RowTile tile = call.tiles[blockIdx.y];
-  const DenseJob job = call.jobs[tile.job];
+  const RowTile tile = call.list.Tile(first_tile + blockIdx.y);
+  const DenseJob job = call.list.JobOf(tile);
   const int segment = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
   const std::int64_t column0 = static_cast<std::int64_t>(blockIdx.x) * kDenseColumns, in = call.spec.in_features;
   const contract::SegmentRange range = contract::SegmentOf(in, segment);
-  const auto row_at = [&](int r) -> const std::uint16_t* {
-    if (r >= tile.rows) return nullptr;
-    const std::int64_t row = tile.begin + r;
-    return call.x + (call.x_index ? call.x_index[row] : row) * call.x_stride;
-  };
+  const auto row_at = [&](int r) -> const std::uint16_t* { return r < tile.rows ? call.input.Row(tile.begin + r) : nullptr; };
   const std::uint16_t *row0 = row_at(g), *row8 = row_at(g + 8);
   const auto product = [&](float (&c)[4], const FragmentA& a, std::uint32_t b0, std::uint32_t b1) {
     if constexpr (kBf16Operands) MmaBF16(c, a, b0, b1);
@@ -241,28 +251,29 @@ __global__ void __launch_bounds__(kDenseThreads) DenseKernel(DenseCall call) {
 }
 
 // F32 weights: a warp an output.
-__global__ void F32Kernel(DenseCall call) {
-  const RowTile tile = call.tiles[blockIdx.y];
+__global__ void F32Kernel(const __grid_constant__ DenseCall call, std::int64_t first_tile) {
+  const RowTile tile = call.list.Tile(first_tile + blockIdx.y);
   const std::int64_t unit = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32, out = call.spec.out_features;
   const std::int64_t local = unit / out, column = unit % out;
   if (local >= tile.rows) return;
   const std::int64_t row = tile.begin + local;
-  const std::uint16_t* x = call.x + (call.x_index ? call.x_index[row] : row) * call.x_stride;
-  const float* w = reinterpret_cast<const float*>(call.jobs[tile.job].weight) + column * call.spec.in_features;
+  const std::uint16_t* x = call.input.Row(row);
+  const float* w = reinterpret_cast<const float*>(call.list.JobOf(tile).weight) + column * call.spec.in_features;
   const float value = DotFWarp([x](std::int64_t k) { return BF16Value(x[k]); }, [w](std::int64_t k) { return w[k]; }, call.spec.in_features);
   if ((threadIdx.x & 31) == 0) StoreOutput(call, row, column, value);
 }
 
 // Rows of x as FP8 codes widened to fp16, a warp an activation block; or rounded to fp16 (activation_block 0).
-__global__ void PrepareDenseKernel(GroupedLinear::Rows rows, const RowTile* tiles, std::int64_t in, int activation_block, std::uint16_t* out,
+__global__ void PrepareDenseKernel(const __grid_constant__ DenseCall call, std::int64_t first_tile, int activation_block, std::uint16_t* out,
                                    float* scales, std::int32_t* overflow) {
-  const RowTile tile = tiles[blockIdx.y];
+  const RowTile tile = call.list.Tile(first_tile + blockIdx.y);
+  const std::int64_t in = call.spec.in_features;
   const int width = activation_block > 0 ? activation_block : 128, lane = threadIdx.x & 31;
   const std::int64_t blocks = (in + width - 1) / width, unit = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32;
   const std::int64_t local = unit / blocks, block = unit % blocks;
   if (local >= tile.rows) return;
   const std::int64_t row = tile.begin + local, begin = block * width, end = min(begin + width, in);
-  const std::uint16_t* x = rows.x + (rows.x_index ? rows.x_index[row] : row) * rows.x_stride;
+  const std::uint16_t* x = call.input.Row(row);
   if (activation_block == 0) {
     for (std::int64_t k = begin + lane; k < end; k += 32) {
       const __half value = __float2half_rn(BF16Value(x[k]));
@@ -282,49 +293,38 @@ __global__ void PrepareDenseKernel(GroupedLinear::Rows rows, const RowTile* tile
   if (lane == 0) scales[row * blocks + block] = scale;
 }
 
-void RunDense(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<DenseJob>& jobs, const RowTile* tiles,
-              std::int64_t num_tiles) {
+void RunDense(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<DenseJob>& jobs, const std::vector<RowTile>& tiles) {
   DenseCall call;
   call.spec = spec;
-  call.jobs = reinterpret_cast<const DenseJob*>(stream.Upload(kJobsSlot, jobs.data(), jobs.size() * sizeof(DenseJob)));
-  call.x = g.x;
-  call.x_stride = g.x_stride;
-  call.x_index = g.x_index;
+  call.list = MakeJobList(stream, jobs, tiles);
+  call.input = InputOf(g);
   call.y_bf16 = g.y_bf16;
   call.y_fp32 = g.y_fp32;
   call.y_stride = g.y_stride;
   const bool scaled = spec.kind == Kind::kFp8Block || spec.kind == Kind::kFp4Row, codes = scaled && spec.activation_block > 0;
-  constexpr std::int64_t kMaxGridY = 65535;
-  const auto for_tiles = [&](auto launch) {
-    for (std::int64_t begin = 0; begin < num_tiles; begin += kMaxGridY) launch(tiles + begin, static_cast<unsigned>(std::min(kMaxGridY, num_tiles - begin)));
-  };
   if (codes || spec.kind == Kind::kF16) {
     const int width = codes ? spec.activation_block : 128;
     const std::int64_t blocks = (spec.in_features + width - 1) / width;
     auto* x = reinterpret_cast<std::uint16_t*>(stream.Scratch(kCodesSlot, static_cast<std::size_t>(g.total_rows * spec.in_features) * 2));
     auto* scales = reinterpret_cast<float*>(stream.Scratch(kScalesSlot, static_cast<std::size_t>(g.total_rows * blocks) * sizeof(float)));
-    for_tiles([&](const RowTile* part, unsigned count) {
-      PrepareDenseKernel<<<dim3(Blocks(16 * blocks, 4), count), 128, 0, stream.handle()>>>({g.x, g.x_stride, g.x_index}, part, spec.in_features,
-                                                                                          codes ? spec.activation_block : 0, x, scales, g.overflow);
+    ForTiles(call.list.num_tiles, [&](std::int64_t begin, unsigned count) {
+      PrepareDenseKernel<<<dim3(Blocks(16 * blocks, 4), count), 128, 0, stream.handle()>>>(call, begin, codes ? spec.activation_block : 0, x, scales, g.overflow);
     });
-    call.x = x;
-    call.x_stride = spec.in_features;
-    call.x_index = nullptr;
+    call.input = {x, spec.in_features, g.total_rows, nullptr};
     call.x_scales = scales;
   }
-  for_tiles([&](const RowTile* part, unsigned count) {
-    call.tiles = part;
+  ForTiles(call.list.num_tiles, [&](std::int64_t begin, unsigned count) {
     const dim3 grid(Blocks(spec.out_features, kDenseColumns), count);
     if (spec.kind == Kind::kF32) {
-      F32Kernel<<<dim3(Blocks(16 * std::int64_t{spec.out_features}, 8), count), 256, 0, stream.handle()>>>(call);
+      F32Kernel<<<dim3(Blocks(16 * std::int64_t{spec.out_features}, 8), count), 256, 0, stream.handle()>>>(call, begin);
     } else if (codes) {
-      DenseKernel<false, true><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+      DenseKernel<false, true><<<grid, kDenseThreads, 0, stream.handle()>>>(call, begin);
     } else if (scaled) {
-      DenseKernel<true, true><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+      DenseKernel<true, true><<<grid, kDenseThreads, 0, stream.handle()>>>(call, begin);
     } else if (spec.kind == Kind::kF16) {
-      DenseKernel<false, false><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+      DenseKernel<false, false><<<grid, kDenseThreads, 0, stream.handle()>>>(call, begin);
     } else {
-      DenseKernel<true, false><<<grid, kDenseThreads, 0, stream.handle()>>>(call);
+      DenseKernel<true, false><<<grid, kDenseThreads, 0, stream.handle()>>>(call, begin);
     }
   });
   CheckLaunch("linear");
@@ -336,8 +336,6 @@ auto ShapeOf(const LinearSpec& s) {
 }
 
 void RunShape(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<int>& members, const std::vector<RowTile>& tiles) {
-  const auto* device_tiles = reinterpret_cast<const RowTile*>(stream.Upload(kTilesSlot, tiles.data(), tiles.size() * sizeof(RowTile)));
-  const auto num_tiles = static_cast<std::int64_t>(tiles.size());
   if (spec.kind == Kind::kExl3) {
     std::vector<Exl3Job> jobs;
     for (int j : members) {
@@ -346,7 +344,7 @@ void RunShape(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec
       jobs.push_back({reinterpret_cast<const std::uint32_t*>(blob + s.weight), reinterpret_cast<const float*>(blob + s.input_scale),
                       reinterpret_cast<const float*>(blob + s.output_scale), s.has_bias ? reinterpret_cast<const float*>(blob + s.bias) : nullptr});
     }
-    RunExl3(stream, g, spec, jobs, device_tiles, num_tiles);
+    RunExl3(stream, g, spec, jobs, tiles);
     return;
   }
   std::vector<DenseJob> jobs;
@@ -355,7 +353,7 @@ void RunShape(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec
     const std::byte* blob = g.blobs[static_cast<std::size_t>(j)];
     jobs.push_back({blob + s.weight, reinterpret_cast<const std::uint8_t*>(blob + s.scale)});
   }
-  RunDense(stream, g, spec, jobs, device_tiles, num_tiles);
+  RunDense(stream, g, spec, jobs, tiles);
 }
 
 void RunLinear(Stream& stream, const LinearArgs& a) {
@@ -363,7 +361,7 @@ void RunLinear(Stream& stream, const LinearArgs& a) {
   g.specs = {a.spec};
   g.blobs = {a.blob};
   for (std::int64_t begin = 0; begin < a.rows; begin += 16) g.tiles.push_back({0, static_cast<std::int32_t>(std::min<std::int64_t>(16, a.rows - begin)), begin});
-  g.total_rows = a.rows;
+  g.total_rows = g.x_rows = a.rows;
   g.x = a.x;
   g.x_stride = a.x_stride;
   g.y_bf16 = a.y_bf16;
