@@ -12,5 +12,6 @@ void AddDetokenize(CLI::App& app);
 void AddEncode(CLI::App& app);
 void AddInspect(CLI::App& app);
 void AddSynth(CLI::App& app);
+void AddCheck(CLI::App& app);
 
 }  // namespace lockstep::cli

@@ -1,8 +1,9 @@
 #include "cli/engine_choice.h"
 
 #include <string_view>
+#include <utility>
 
-#include "cli/version.h"
+#include "fast/engine.h"
 #include "model/error.h"
 #include "reference/engine.h"
 
@@ -40,25 +41,45 @@ void ChooseArithmetic(const EngineFlags& flags, EngineChoice* choice) {
   choice->numerics.profile = profile;
 }
 
+// Truth and the quirk of the published code exist in the reference only.
+bool NeedsReference(const EngineFlags& flags) { return flags.arithmetic == "truth" || flags.stale_index_keys; }
+
 void ChooseBackend(const EngineFlags& flags, EngineChoice* choice) {
-  if (flags.engine == "fast") {
-    throw InputError("--engine: fast is not part of this build; built are: reference");
-  }
-  if (!flags.engine.empty() && flags.engine != "reference") {
+  if (!flags.engine.empty() && flags.engine != "fast" && flags.engine != "reference") {
     throw InputError("--engine: unknown engine '" + flags.engine + "', expected fast or reference");
   }
-  choice->engine = "reference";
-  if (flags.device != "cpu") {
+  if (flags.engine == "fast" && NeedsReference(flags)) {
+    throw InputError("--engine: --arithmetic truth and --stale-index-keys need --engine reference");
+  }
+  if (flags.chunk < 0) throw InputError("--chunk: expected a number of tokens of at least 1");
+  choice->engine = flags.engine == "reference" || NeedsReference(flags) ? "reference" : "fast";
+  if (choice->engine == "reference" && flags.device != "cpu") {
     throw InputError("--device: the reference engine runs on cpu, found '" + flags.device + "'");
   }
+  choice->device = kernels::ParseDeviceSpec(flags.device);
+  choice->chunk_rows = flags.chunk;
+  choice->exact_tail = !flags.no_exact_tail;
+}
+
+std::unique_ptr<Engine> MakeFast(std::shared_ptr<const Checkpoint> checkpoint, const EngineChoice& choice) {
+  fast::EngineOptions options;
+  options.numerics = choice.numerics;
+  options.device = choice.device;
+  options.exact_tail = choice.exact_tail;
+  if (choice.chunk_rows > 0) options.chunk_rows = choice.chunk_rows;
+  return std::make_unique<fast::FastEngine>(std::move(checkpoint), options);
 }
 
 }  // namespace
 
 void AddEngineFlags(CLI::App& command, EngineFlags* flags) {
   command.add_option("--model", flags->model, "Directory with config.json and safetensors")->required();
-  command.add_option("--engine", flags->engine, "fast or reference; default: fast if it is built");
-  command.add_option("--device", flags->device, "Where to run: cpu");
+  command.add_option("--engine", flags->engine, "fast (the default) or reference");
+  command.add_option("--device", flags->device,
+                     "Where to run: cpu[:N][,mem=64MiB][,isa=avx2][,threads=N], cuda:0, cuda:0,1");
+  command.add_option("--chunk", flags->chunk, "Tokens of a prompt processed together");
+  command.add_flag("--no-exact-tail", flags->no_exact_tail,
+                   "Run every layer for every token of a prompt (V4.1); same bits, more work");
   command.add_option("--profile", flags->profile, "Contract profile, same as --arithmetic contract:P");
   command.add_option("--arithmetic", flags->arithmetic, "truth, or contract:P; default contract:sm90");
   command.add_option("--fake-quant", flags->fake_quant,
@@ -91,6 +112,7 @@ EngineChoice ChooseEngine(const EngineFlags& flags) {
 
 std::unique_ptr<Engine> MakeEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineChoice& choice,
                                    StepTrace* trace) {
+  if (choice.engine == "fast") return MakeFast(std::move(checkpoint), choice);
   reference::Options options;
   options.truth = choice.truth;
   options.numerics = choice.numerics;

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "kernels/device/device_spec.h"
 #include "model/checkpoint.h"
 #include "model/engine.h"
 #include "model/numerics_options.h"
@@ -15,8 +17,10 @@ namespace lockstep::cli {
 // Flags shared by all commands that run a model, as typed.
 struct EngineFlags {
   std::string model;
-  std::string engine;  // empty: fast if it is built, else reference
+  std::string engine;  // empty: fast, but reference for what only it can do
   std::string device = "cpu";
+  std::int64_t chunk = 0;  // prompt tokens that pass a layer together; 0: the engine's default
+  bool no_exact_tail = false;
   std::string profile;
   std::string arithmetic;
   std::string fake_quant = "official";
@@ -29,9 +33,12 @@ void AddEngineFlags(CLI::App& command, EngineFlags* flags);
 
 // What the flags select.
 struct EngineChoice {
-  std::string engine;  // "reference"
+  std::string engine;  // "fast" or "reference"
   bool truth = false;
   NumericsOptions numerics;
+  kernels::DeviceSpec device;   // fast
+  std::int64_t chunk_rows = 0;  // fast; 0: its default
+  bool exact_tail = true;       // fast
 
   // "truth" or "contract:sm90".
   std::string Arithmetic() const;
@@ -40,7 +47,8 @@ struct EngineChoice {
 // Throws InputError naming the flag and what it accepts.
 EngineChoice ChooseEngine(const EngineFlags& flags);
 
-// `trace` is not owned, may be null, and must outlive the engine.
+// `trace` is not owned, may be null, and must outlive the engine. The fast engine reports no steps: to dump
+// them takes longer than to run.
 std::unique_ptr<Engine> MakeEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineChoice& choice,
                                    StepTrace* trace = nullptr);
 

@@ -25,7 +25,6 @@ struct LogitsFlags {
   EngineFlags engine;
   std::string ids;
   std::string out;
-  std::int64_t chunk = kDefaultChunk;
   std::string margins;
   double margin_threshold = 1e-3;
   bool compare_truth = false;
@@ -51,8 +50,14 @@ class Run {
   std::unique_ptr<Session> session_;
 };
 
+// Only the reference reports its decisions.
+EngineFlags OnReference(EngineFlags flags) {
+  if (flags.engine == "fast") throw InputError("--margins: needs --engine reference");
+  flags.engine = "reference";
+  return flags;
+}
+
 void CheckFlags(const LogitsFlags& flags) {
-  if (flags.chunk < 1) throw InputError("--chunk: expected a number of tokens of at least 1");
   if (flags.out.empty() && flags.margins.empty())
     throw InputError("--out: expected a file to write the logits to");
   if (flags.compare_truth && flags.margins.empty()) {
@@ -62,7 +67,7 @@ void CheckFlags(const LogitsFlags& flags) {
 
 void RunLogits(const LogitsFlags& flags) {
   CheckFlags(flags);
-  const EngineChoice choice = ChooseEngine(flags.engine);
+  const EngineChoice choice = ChooseEngine(flags.margins.empty() ? flags.engine : OnReference(flags.engine));
   const std::vector<std::int32_t> ids = ReadIds(flags.ids);
   if (ids.empty()) throw InputError(flags.ids + ": expected at least one token id");
   const auto checkpoint = std::make_shared<const Checkpoint>(OpenCheckpoint(flags.engine.model));
@@ -82,8 +87,9 @@ void RunLogits(const LogitsFlags& flags) {
   }
 
   const auto vocab = static_cast<std::size_t>(checkpoint->config.vocab_size);
-  for (std::int64_t begin = 0; begin < total; begin += flags.chunk) {
-    const std::int64_t count = std::min(flags.chunk, total - begin);
+  const std::int64_t piece = flags.engine.chunk > 0 ? flags.engine.chunk : kDefaultChunk;
+  for (std::int64_t begin = 0; begin < total; begin += piece) {
+    const std::int64_t count = std::min(piece, total - begin);
     const std::span<const std::int32_t> chunk(ids.data() + begin, static_cast<std::size_t>(count));
     const std::vector<float> logits = run.Append(chunk);
     if (out) out->WriteFloats(logits);
@@ -114,7 +120,6 @@ void AddLogits(CLI::App& app) {
   AddEngineFlags(*command, &flags->engine);
   command->add_option("--ids", flags->ids, "JSON file with token ids")->required();
   command->add_option("--out", flags->out, "File for [tokens][vocab] float32");
-  command->add_option("--chunk", flags->chunk, "Tokens processed at a time");
   command->add_option("--margins", flags->margins, "JSON file for the margins of all decisions");
   command->add_option("--margin-threshold", flags->margin_threshold,
                       "A decision is thin below this share of the compared values' scale");

@@ -44,6 +44,7 @@ int Run(int argc, char** argv) {
   AddEncode(app);
   AddInspect(app);
   AddSynth(app);
+  AddCheck(app);
   try {
     ExpectKnownCommand(app, argc, argv);
     app.parse(argc, argv);
