@@ -8,6 +8,9 @@ namespace lockstep {
 // Reduction profile of contract family H.
 enum class Profile { kSm90, kSm90K8, kSm80, kSm75, kSm70, kSm70Jit, kFma };
 
+inline constexpr Profile kAllProfiles[] = {Profile::kSm90, Profile::kSm90K8, Profile::kSm80,   Profile::kSm75,
+                                           Profile::kSm70, Profile::kSm70Jit, Profile::kFma};
+
 // "sm90", "sm90k8", "sm80", "sm75", "sm70", "sm70jit", "fma".
 std::string_view NameOf(Profile profile);
 bool ParseProfile(std::string_view name, Profile* profile);

@@ -99,7 +99,7 @@ void LoadBlock(const BlockRows& block, std::int64_t dim, std::int64_t padded, bo
 
 // c[row][lane] continues with the row's k products against the panel's columns, four rows at a time.
 template <int kRows>
-void AccumulateRows(MmaProfile profile, const float* values, const std::int32_t* exponents, std::int64_t k, MmaDecoded panel, float* c,
+void AccumulateRows(Profile profile, const float* values, const std::int32_t* exponents, std::int64_t k, MmaDecoded panel, float* c,
                     std::int64_t c_stride) {
   MmaDecoded a[kRows];
   F32x16 sum[kRows];
@@ -111,14 +111,14 @@ void AccumulateRows(MmaProfile profile, const float* values, const std::int32_t*
   for (int r = 0; r < kRows; ++r) Store(sum[r], c + r * c_stride);
 }
 
-void Accumulate(MmaProfile profile, const float* values, const std::int32_t* exponents, std::int64_t k, int rows, MmaDecoded panel, float* c,
+void Accumulate(Profile profile, const float* values, const std::int32_t* exponents, std::int64_t k, int rows, MmaDecoded panel, float* c,
                 std::int64_t c_stride) {
   int r = 0;
   for (; r + 4 <= rows; r += 4) AccumulateRows<4>(profile, values + r * k, exponents + r * k / 2, k, panel, c + r * c_stride, c_stride);
   for (; r < rows; ++r) AccumulateRows<1>(profile, values + r * k, exponents + r * k / 2, k, panel, c + r * c_stride, c_stride);
 }
 
-void Scores(MmaProfile profile, const Scratch& s, std::int64_t padded, int heads) {
+void Scores(Profile profile, const Scratch& s, std::int64_t padded, int heads) {
   for (int h = 0; h < heads; ++h) {
     for (int i = 0; i < kSlots; i += 16) Store(F32x16(0.0f), s.score + h * kSlots + i);
   }
@@ -144,7 +144,7 @@ void ScoresFma(const Scratch& s, std::int64_t dim, std::int64_t padded, int head
 }
 
 // out[head][dim] continues over the block's 64 weighted values.
-void WeightedValues(MmaProfile profile, const Scratch& s, std::int64_t padded, int heads) {
+void WeightedValues(Profile profile, const Scratch& s, std::int64_t padded, int heads) {
   for (std::int64_t d = 0; d < padded; d += 16) {
     Accumulate(profile, s.w_values, s.w_exponents, kSlots, heads, {s.dim_values + d * kSlots, s.dim_exponents + d * kSlots / 2}, s.out + d, padded);
   }
@@ -197,7 +197,7 @@ void Weigh(const BlockRows& block, float scale, std::int64_t padded, int head, c
 
 struct RowAttention {
   const AttentionArgs& a;
-  MmaProfile profile;
+  Profile profile;
   bool mma;
   std::int64_t t;
   int head_begin, heads;
@@ -207,7 +207,7 @@ struct RowAttention {
   Running run[kGroup];
 
   RowAttention(const AttentionArgs& args, Profile p, std::int64_t row, int begin, int end, std::byte* scratch)
-      : a(args), profile(static_cast<MmaProfile>(p)), mma(p != Profile::kFma), t(row), head_begin(begin), heads(end - begin), dim(args.head_dim), padded((dim + 15) / 16 * 16),
+      : a(args), profile(p), mma(p != Profile::kFma), t(row), head_begin(begin), heads(end - begin), dim(args.head_dim), padded((dim + 15) / 16 * 16),
         scale(static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(args.head_dim)))), s(scratch, dim) {
     std::uint16_t* padded_row = s.columns;  // not yet in use
     for (int h = 0; h < heads; ++h) {

@@ -25,7 +25,8 @@
 #include <cstdint>
 
 #include "kernels/contract/float_ops.h"
-#include "kernels/contract/mma_profile.h"
+#include "kernels/contract/mma_format.h"
+#include "model/numerics_options.h"
 
 namespace lockstep::contract {
 inline namespace LOCKSTEP_ISA {
@@ -67,14 +68,14 @@ struct MmaRule {
 };
 
 // KB and F of the profiles that follow the rule above: all but kSm70Jit and kFma.
-LOCKSTEP_INLINE MmaRule MmaRuleOf(MmaProfile profile) {
+LOCKSTEP_INLINE MmaRule MmaRuleOf(Profile profile) {
   switch (profile) {
-    case MmaProfile::kSm90K8:
+    case Profile::kSm90K8:
       return {8, 25};
-    case MmaProfile::kSm80:
-    case MmaProfile::kSm75:
+    case Profile::kSm80:
+    case Profile::kSm75:
       return {8, 24};
-    case MmaProfile::kSm70:
+    case Profile::kSm70:
       return {4, 23};
     default:
       return {16, 25};
@@ -140,13 +141,13 @@ LOCKSTEP_INLINE float MmaBlockSm70Jit(float c, const MmaOperand* a, const MmaOpe
 
 // H(c; a, b) over n: blocks ascending from accumulator c, the last one padded with zeros; profile fma: one fma
 // a product.
-inline float MmaAccumulate(MmaProfile profile, float c, const MmaOperand* a, const MmaOperand* b,
+inline float MmaAccumulate(Profile profile, float c, const MmaOperand* a, const MmaOperand* b,
                            std::int64_t n) {
-  if (profile == MmaProfile::kFma) {
+  if (profile == Profile::kFma) {
     for (std::int64_t k = 0; k < n; ++k) c = Fma(a[k].value, b[k].value, c);
     return c;
   }
-  const bool jit = profile == MmaProfile::kSm70Jit;
+  const bool jit = profile == Profile::kSm70Jit;
   const MmaRule rule = jit ? MmaRule{4, 0} : MmaRuleOf(profile);
   for (std::int64_t k = 0; k < n; k += rule.block) {
     MmaOperand block_a[16], block_b[16];
@@ -160,8 +161,8 @@ inline float MmaAccumulate(MmaProfile profile, float c, const MmaOperand* a, con
 }
 
 // H(0; a, b) over n. Profile fma: 16 lanes and their fold; the others start MmaAccumulate from +0.
-inline float MmaDot(MmaProfile profile, const MmaOperand* a, const MmaOperand* b, std::int64_t n) {
-  if (profile != MmaProfile::kFma) return MmaAccumulate(profile, 0.0f, a, b, n);
+inline float MmaDot(Profile profile, const MmaOperand* a, const MmaOperand* b, std::int64_t n) {
+  if (profile != Profile::kFma) return MmaAccumulate(profile, 0.0f, a, b, n);
   float lanes[16] = {};
   for (std::int64_t k = 0; k < n; ++k) lanes[k % 16] = Fma(a[k].value, b[k].value, lanes[k % 16]);
   for (int stride = 8; stride > 0; stride /= 2) {

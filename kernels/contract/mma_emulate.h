@@ -182,21 +182,21 @@ inline void MmaFmaChain(const MmaDecoded (&a)[kRows], MmaDecoded b, std::int64_t
 // products. Two or more rows at a time keep the units busy. (MmaDot is this from +0 for all profiles but kFma,
 // which has its own order for it.)
 template <int kRows>
-LOCKSTEP_INLINE void MmaAccumulateLanes(MmaProfile profile, const MmaDecoded (&a)[kRows], MmaDecoded b,
+LOCKSTEP_INLINE void MmaAccumulateLanes(Profile profile, const MmaDecoded (&a)[kRows], MmaDecoded b,
                                         std::int64_t k, F32x16 (&c)[kRows]) {
   switch (profile) {
-    case MmaProfile::kSm90:
+    case Profile::kSm90:
       return MmaEmulateChain<16>(25, a, b, k, c);
-    case MmaProfile::kSm90K8:
+    case Profile::kSm90K8:
       return MmaEmulateChain<8>(25, a, b, k, c);
-    case MmaProfile::kSm80:
-    case MmaProfile::kSm75:
+    case Profile::kSm80:
+    case Profile::kSm75:
       return MmaEmulateChain<8>(24, a, b, k, c);
-    case MmaProfile::kSm70:
+    case Profile::kSm70:
       return MmaEmulateChain<4>(23, a, b, k, c);
-    case MmaProfile::kSm70Jit:
+    case Profile::kSm70Jit:
       return MmaSm70JitChain(a, b, k, c);
-    case MmaProfile::kFma:
+    case Profile::kFma:
       return MmaFmaChain(a, b, k, c);
   }
 }

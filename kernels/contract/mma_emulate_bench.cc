@@ -26,7 +26,7 @@ std::vector<std::uint16_t> RandomHalves(std::size_t n) {
   return values;
 }
 
-void RunEmulate(benchmark::State& state, Isa isa, MmaProfile profile, int rows) {
+void RunEmulate(benchmark::State& state, Isa isa, Profile profile, int rows) {
   const std::vector<std::uint16_t> bits = RandomHalves(16 * kLength);
   std::vector<float> values_a(kLength), values_b(16 * kLength), c(64);
   std::vector<std::int32_t> exponents_a(kLength / 2), exponents_b(8 * kLength);
@@ -70,12 +70,12 @@ void RunDecodePanel(benchmark::State& state, Isa isa) {
 [[maybe_unused]] const bool kRegistered = [] {
   for (Isa isa : SupportedIsas()) {
     const std::string isa_name(NameOf(isa));
-    for (MmaProfile profile : kAllMmaProfiles) {
+    for (Profile profile : kAllProfiles) {
       const std::string name = "BM_MmaEmulate/" + std::string(NameOf(profile)) + "/" + isa_name;
       benchmark::RegisterBenchmark(name.c_str(), RunEmulate, isa, profile, 4);
     }
     benchmark::RegisterBenchmark(("BM_MmaEmulate/sm90/one_row/" + isa_name).c_str(), RunEmulate, isa,
-                                 MmaProfile::kSm90, 1);
+                                 Profile::kSm90, 1);
     benchmark::RegisterBenchmark(("BM_MmaDecodePanel/" + isa_name).c_str(), RunDecodePanel, isa);
   }
   return true;

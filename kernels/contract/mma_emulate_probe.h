@@ -3,13 +3,14 @@
 
 #include <cstdint>
 
-#include "kernels/contract/mma_profile.h"
+#include "kernels/contract/mma_format.h"
+#include "model/numerics_options.h"
 
 namespace lockstep {
 
 // Up to four rows against 16 columns. Buffers as MmaDecoded describes them, k long.
 struct MmaEmulateCall {
-  MmaProfile profile;
+  Profile profile;
   int rows;  // 1 to 4; 4 go together, fewer one by one
   std::int64_t k;
   const float* values_a[4];

@@ -33,7 +33,7 @@ struct Tile {
 };
 
 // H(c; a, b) of the tile by the build's lanes.
-std::vector<float> Emulate(Isa isa, MmaProfile profile, const Tile& tile) {
+std::vector<float> Emulate(Isa isa, Profile profile, const Tile& tile) {
   const auto padded = static_cast<std::size_t>(contract::MmaPaddedLength(tile.k));
   std::vector<float> values_a(4 * padded), values_b(16 * padded);
   std::vector<std::int32_t> exponents_a(2 * padded), exponents_b(8 * padded);
@@ -61,7 +61,7 @@ std::vector<float> Emulate(Isa isa, MmaProfile profile, const Tile& tile) {
 }
 
 // The same by mma_block.h.
-std::vector<float> Literal(MmaProfile profile, const Tile& tile) {
+std::vector<float> Literal(Profile profile, const Tile& tile) {
   const auto operand = [&](std::uint16_t bits) {
     return tile.format == MmaFormat::kF16 ? contract::MmaOperandOfF16(bits) : contract::MmaOperandOfBF16(bits);
   };
@@ -84,13 +84,13 @@ class MmaEmulateTest : public testing::TestWithParam<Isa> {
  protected:
   void ExpectOracle(const std::vector<MmaRecord>& records) {
     for (const MmaRecord& record : records) {
-      const MmaProfile profile = record.block == 8 ? MmaProfile::kSm90K8 : MmaProfile::kSm90;
+      const Profile profile = record.block == 8 ? Profile::kSm90K8 : Profile::kSm90;
       for (int first = 0; first < record.m; first += 4) ExpectRows(record, profile, first);
     }
   }
 
  private:
-  void ExpectRows(const MmaRecord& record, MmaProfile profile, int first) {
+  void ExpectRows(const MmaRecord& record, Profile profile, int first) {
     Tile tile;
     tile.format = record.is_bf16 ? MmaFormat::kBF16 : MmaFormat::kF16;
     tile.rows = 4;
@@ -213,8 +213,8 @@ TEST(MmaEmulateRandomTest, EveryBuildEqualsTheLiteralRule) {
   TileSource source(77);
   for (int i = 0; i < tiles; ++i) {
     const Tile tile = source.Next();
-    const MmaProfile profile =
-        i % 2 == 0 ? MmaProfile::kSm90 : kAllMmaProfiles[static_cast<std::size_t>(i / 2 % 7)];
+    const Profile profile =
+        i % 2 == 0 ? Profile::kSm90 : kAllProfiles[static_cast<std::size_t>(i / 2 % 7)];
     const std::vector<float> expected = Literal(profile, tile);
     for (Isa isa : SupportedIsas()) {
       const std::vector<float> got = Emulate(isa, profile, tile);

@@ -70,7 +70,7 @@ float ScoreBf16(Profile profile, const Query& q, const std::byte* key_row) {
   float dots[kMaxHeads] = {};
   for (int h = 0; h < q.heads; ++h) {
     for (int i = 0; i < q.dim; ++i) query[i] = MmaOperandOfBF16(q.bits[h * q.dim + i]);
-    dots[h] = MmaDot(static_cast<MmaProfile>(profile), query, key, q.dim);
+    dots[h] = MmaDot(profile, query, key, q.dim);
   }
   F32x16 lanes[kMaxHeads / 16];
   for (int v = 0; v < q.lanes; v += 16) lanes[v / 16] = Load(dots + v);

@@ -147,8 +147,8 @@ struct Accumulators {
   }
 };
 
-// Everything a warp reads for kGroup k16 steps: fetched one group ahead, so that the loads of a group are in flight together.
-inline constexpr int kGroup = 2;
+// Everything a warp reads for kGroup k16 steps, fetched before the first is used, so that the loads of a group are in flight together.
+inline constexpr int kGroup = 4;
 
 template <int kB2, bool kTwoTerms>
 struct Group {
@@ -229,8 +229,6 @@ __global__ void __launch_bounds__(kExl3Threads) Exl3ProductKernel(const __grid_c
   const std::uint16_t* const rows[4] = {row_of(call.codes, g), row_of(call.codes, g + 8), kTwoTerms ? row_of(call.low_codes, g) : nullptr,
                                         kTwoTerms ? row_of(call.low_codes, g + 8) : nullptr};
   constexpr std::int64_t kGroupInputs = 16 * kGroup;
-  Group<kB2, kTwoTerms> group;
-  if (range.begin < range.end) group.Load(strips, strip_words, range.begin, rows, call.in);
   for (std::int64_t k0 = range.begin; k0 < range.end; k0 += 128) {
     // Read early, used after the block's products.
     const std::int64_t block = k0 / 128, blocks = call.in / 128;
@@ -238,8 +236,8 @@ __global__ void __launch_bounds__(kExl3Threads) Exl3ProductKernel(const __grid_c
     const float scale8 = kInteger && g + 8 < tile.rows ? call.scales[(tile.begin + g + 8) * blocks + block] : 0.0f;
 #pragma unroll
     for (std::int64_t k = k0; k < k0 + 128; k += kGroupInputs) {
-      const Group<kB2, kTwoTerms> current = group;
-      if (k + kGroupInputs < range.end) group.Load(strips, strip_words, k + kGroupInputs, rows, call.in);
+      Group<kB2, kTwoTerms> current;
+      current.Load(strips, strip_words, k, rows, call.in);
       current.template Multiply<kForm>(sum, low);
     }
     if constexpr (kInteger) {

@@ -181,30 +181,11 @@ class PanelSource {
 
 // --- multiplying ---------------------------------------------------------------------------------------------
 
-MmaProfile ToMmaProfile(Profile profile) {
-  switch (profile) {
-    case Profile::kSm90:
-      return MmaProfile::kSm90;
-    case Profile::kSm90K8:
-      return MmaProfile::kSm90K8;
-    case Profile::kSm80:
-      return MmaProfile::kSm80;
-    case Profile::kSm75:
-      return MmaProfile::kSm75;
-    case Profile::kSm70:
-      return MmaProfile::kSm70;
-    case Profile::kSm70Jit:
-      return MmaProfile::kSm70Jit;
-    default:
-      return MmaProfile::kFma;
-  }
-}
-
 // A chain's accumulators in memory: every row has kVectors vectors of 16 outputs. Profile fma keeps 16 lanes
 // for each output, the MMA profiles one sum.
 struct MmaChains {
   static constexpr std::int64_t kVectors = 1;
-  MmaProfile profile;
+  Profile profile;
 
   template <int kRows>
   void AddRows(const LinearWork& work, std::int64_t first, std::int64_t input, const Panel& panel,
@@ -404,7 +385,7 @@ void PanelStrip(const LinearWork& work, std::int64_t strip, std::byte* scratch) 
   if (work.profile == Profile::kFma) {
     MultiplyStrip(work, FmaChains{}, strip, scratch);
   } else {
-    MultiplyStrip(work, MmaChains{ToMmaProfile(work.profile)}, strip, scratch);
+    MultiplyStrip(work, MmaChains{work.profile}, strip, scratch);
   }
 }
 
