@@ -19,7 +19,7 @@ struct CheckFlags {
   std::string matrix = "quick";
   std::string device;
   std::string ids;
-  std::int64_t tokens = 96;
+  std::int64_t tokens = 0;
   std::string golden;
 };
 
@@ -29,7 +29,7 @@ harness::CheckOptions OptionsOf(const CheckFlags& flags, const ModelConfig& conf
     throw InputError("--matrix: unknown matrix '" + flags.matrix + "', expected quick or full");
   }
   options.size = flags.matrix == "full" ? harness::MatrixSize::kFull : harness::MatrixSize::kQuick;
-  if (flags.tokens < 1) throw InputError("--tokens: expected at least 1");
+  if (flags.tokens < 0) throw InputError("--tokens: expected at least 1");
   options.prompt_tokens = flags.tokens;
   if (!flags.device.empty()) options.device = kernels::ParseDeviceSpec(flags.device);
   if (!flags.ids.empty()) {
@@ -63,7 +63,8 @@ void AddCheck(CLI::App& app) {
                       "quick: about a dozen configurations; full: every pair of settings");
   command->add_option("--device", flags->device,
                       "The only device to use; default: pretend CPU devices of all kinds");
-  command->add_option("--tokens", flags->tokens, "Length of the made-up prompt");
+  command->add_option("--tokens", flags->tokens,
+                      "Length of the made-up prompt; default: past one entry of the largest ratio");
   command->add_option("--ids", flags->ids, "JSON file with the prompt's token ids instead");
   command->add_option("--golden", flags->golden,
                       "Directory with recorded runs (tokens/, digests/) to compare as well");

@@ -25,10 +25,17 @@ FastEngine::FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const Engin
   model_ = std::make_unique<DeviceModel>(LoadDeviceModel(*backend_, *checkpoint_, options_.numerics, device_of_));
   kv_ = std::make_unique<KvFactory>(*backend_, c, options_.numerics, device_of_, options_.page_shift, options_.max_context,
                                     options_.page_memory, options_.poison);
-  experts_ = std::make_unique<ExpertStore>(*backend_, *checkpoint_, device_of_, options_, options_.page_memory);
+  experts_ = std::make_unique<ExpertStore>(*backend_, *checkpoint_, device_of_, options_);
   const Resources resources{*backend_, *checkpoint_, options_, device_of_, *model_, *experts_, *kv_, stats_};
   const std::int64_t stash_rows = options_.exact_tail ? kv_->sizes().stash_rows : 0;
   forward_ = std::make_unique<Forward>(resources, options_.chunk_rows + std::min(stash_rows, options_.max_context), kLogitRows);
+  // Experts get what is left when everything else has its place, sessions among it.
+  std::vector<std::size_t> reserve_D;
+  for (int d = 0; d < backend_->device_count(); ++d) {
+    const std::int64_t paged = options_.page_memory > 0 ? 0 : options_.max_context;
+    reserve_D.push_back(options_.page_memory + kv_->SessionBytes(d, paged));
+  }
+  experts_->Place(reserve_D);
 }
 
 FastEngine::~FastEngine() = default;

@@ -20,7 +20,7 @@ std::uint64_t Mix(std::uint64_t x) {
 }  // namespace
 
 ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of,
-                         const EngineOptions& options, std::size_t reserve_bytes)
+                         const EngineOptions& options)
     : backend_(backend), device_of_(device_of), options_(options) {
   std::vector<std::size_t> slot_bytes(static_cast<std::size_t>(backend.device_count()), 0);
   for (std::size_t l = 0; l < checkpoint.weights.layers.size(); ++l) {
@@ -42,9 +42,13 @@ ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint
       slots_.back().push_back(backend.device(d).Allocate(slot_bytes[static_cast<std::size_t>(d)], "expert staging slot"));
     }
   }
+}
+
+void ExpertStore::Place(std::span<const std::size_t> reserve_D) {
   for (int l = 0; l < static_cast<int>(experts_.size()); ++l) {
+    const std::size_t reserve = reserve_D[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(l)])];
     for (int e = 0; e < static_cast<int>(experts_[static_cast<std::size_t>(l)].size()); ++e) {
-      const std::size_t used = device(l).memory_used() + reserve_bytes, limit = device(l).memory_limit();
+      const std::size_t used = device(l).memory_used() + reserve, limit = device(l).memory_limit();
       if (WantResident(l, e, limit > used ? limit - used : 0)) SetResident(l, e, true);
     }
   }

@@ -26,13 +26,14 @@ struct ExpertUse {
 
 class ExpertStore {
  public:
-  // Packs all experts of `checkpoint` and places them by options.residency within each device's memory limit, leaving `reserve_bytes`
-  // of it free. Throws InputError when the staging slots do not fit.
-  ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of, const EngineOptions& options,
-              std::size_t reserve_bytes);
+  // Packs all experts of `checkpoint` into host memory. Throws InputError when the staging slots do not fit.
+  ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of, const EngineOptions& options);
   ~ExpertStore();
   ExpertStore(const ExpertStore&) = delete;
   ExpertStore& operator=(const ExpertStore&) = delete;
+
+  // Makes experts resident by options.residency, within what each device's memory limit leaves when reserve_D[device] bytes stay free.
+  void Place(std::span<const std::size_t> reserve_D);
 
   // Chooses a lane for each expert with rows > 0; the others do not appear in `uses`. rows_X[expert] counts pairs.
   void Plan(int layer, std::span<const std::int64_t> rows_X, std::vector<ExpertUse>* uses) const;

@@ -183,6 +183,30 @@ std::unique_ptr<DoubleRing> MakeHistory(kernels::Device& device, int ratio, std:
 
 }  // namespace
 
+std::size_t KvFactory::SessionBytes(int device, std::int64_t tokens) const {
+  std::int64_t bytes = 0;
+  const auto add_store = [&](const RowFormat& format, int ratio) {
+    const std::int64_t page_rows = std::int64_t{1} << page_shift_, pages = (tokens / ratio + page_rows - 1) / page_rows;
+    const std::int64_t table = (max_context_ / ratio + 1) / page_rows + 1;
+    bytes += pages * page_rows * format.row_bytes() + table * static_cast<std::int64_t>(sizeof(std::byte*));
+  };
+  for (int l = 0; l < config_.num_layers; ++l) {
+    if (device_of_[static_cast<std::size_t>(l)] != device) continue;
+    bytes += 2 * sizes_.window_rows * formats_.window.row_bytes();
+    if (!config_.IsKvSource(l)) continue;
+    const int ratio = config_.ratio(l);
+    const bool overlap = !config_.is_v41() && config_.IsIndexSource(l);
+    add_store(formats_.compressed, ratio);
+    if (config_.is_v41() || config_.IsIndexSource(l)) add_store(formats_.index_key, ratio);
+    const std::int64_t channels = (ratio > 1 ? config_.head_dim : 0) + (overlap ? config_.head_dim + 2 * config_.index_head_dim : 0);
+    bytes += 2 * HistorySlots(ratio) * 2 * channels * static_cast<std::int64_t>(sizeof(float));
+  }
+  if (sizes_.stash_rows > 0 && device_of_[static_cast<std::size_t>(config_.kv_source_layer_ids.back())] == device) {
+    bytes += sizes_.stash_rows * config_.hc_mult * (2 * config_.hidden_size + std::int64_t{sizeof(float)});
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
 KvState::KvState(KvFactory& factory) : factory_(factory) {
   const ModelConfig& config = factory.config_;
   const StateFormats& formats = factory.formats_;

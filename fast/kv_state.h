@@ -124,6 +124,8 @@ class KvFactory {
             int page_shift, std::int64_t max_context, std::size_t page_memory, bool poison);
 
   std::unique_ptr<KvState> Make();
+  // Most memory that a session of `tokens` tokens takes on a device.
+  std::size_t SessionBytes(int device, std::int64_t tokens) const;
   const StateFormats& formats() const { return formats_; }
   const KvSizes& sizes() const { return sizes_; }
   // Throws InputError when the pages for `entries_needed` more bytes would exceed the limit.

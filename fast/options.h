@@ -32,7 +32,8 @@ struct EngineOptions {
   std::int64_t attention_tile_rows = 64;  // rows whose queries are in memory together
   int page_shift = 6;                     // 2^page_shift compressed rows a page
   std::int64_t max_context = 0;           // tokens a session; 0: max_position_embeddings of the model
-  std::size_t page_memory = 0;            // bytes of compressed KV and index keys, all sessions; 0: no limit but the device's
+  std::size_t page_memory = 0;            // bytes of compressed KV and index keys, all sessions; 0: no limit but the device's, on which
+                                          // experts leave room for one session of max_context
   bool exact_tail = true;                 // V4.1: layers after the last kv source only where needed
   bool zero_hit_skipping = true;          // off: experts that nobody picked are copied all the same
   Residency residency = Residency::kAuto;

@@ -1,5 +1,6 @@
 #include "harness/invariance/check_model.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "fast/engine.h"
@@ -39,21 +40,40 @@ std::string GoldenDifference(const std::shared_ptr<const Checkpoint>& checkpoint
       recorded, golden::RunGreedy(engine, golden::LoadPrompt(options.golden), engine_options.chunk_rows));
 }
 
+std::vector<std::int32_t> PromptOf(const CheckOptions& options, const ModelConfig& config) {
+  if (!options.prompt.empty()) return options.prompt;
+  constexpr std::int64_t kLeast = 72, kBeyond = 12;
+  const int ratio = *std::max_element(config.compress_ratios.begin(), config.compress_ratios.end());
+  const std::int64_t tokens = std::max(kLeast, ratio + kBeyond);
+  return MakePrompt(config.vocab_size, options.prompt_tokens > 0 ? options.prompt_tokens : tokens, 1);
+}
+
+// The same choices with the one profile that a GPU computes, each once.
+std::vector<NumericsOptions> OnOneProfile(const std::vector<NumericsOptions>& all, Profile profile) {
+  std::vector<NumericsOptions> kept;
+  for (NumericsOptions numerics : all) {
+    numerics.profile = profile;
+    const auto same = [&](const NumericsOptions& k) { return k.fake_quant == numerics.fake_quant && k.act_quant == numerics.act_quant; };
+    if (std::none_of(kept.begin(), kept.end(), same)) kept.push_back(numerics);
+  }
+  return kept;
+}
+
 }  // namespace
 
 CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, const CheckOptions& options,
                        const std::function<void(const std::string&)>& report) {
   CheckResult result;
-  const std::vector<std::int32_t> prompt =
-      options.prompt.empty() ? MakePrompt(checkpoint->config.vocab_size, options.prompt_tokens, 1)
-                             : options.prompt;
-  ReferenceRuns reference(checkpoint, prompt, options.companion_tokens);
+  ReferenceRuns reference(checkpoint, PromptOf(options, checkpoint->config), options.companion_tokens);
   const kernels::DeviceSpec* device = options.device ? &*options.device : nullptr;
-  for (const Configuration& configuration : MakeMatrix(options.size, MatrixArithmetics(options.size), device)) {
+  const bool gpu = device && device->kind != kernels::DeviceSpec::Kind::kCpu;
+  const std::vector<NumericsOptions> arithmetics = gpu ? OnOneProfile(MatrixArithmetics(options.size), Profile::kSm90) : MatrixArithmetics(options.size);
+  for (const Configuration& configuration : MakeMatrix(options.size, arithmetics, device)) {
     Count(configuration.Name(), Difference(checkpoint, configuration, reference), &result, report);
   }
   if (options.golden.empty()) return result;
   for (const Profile profile : {Profile::kSm90, Profile::kFma}) {
+    if (gpu && profile != Profile::kSm90) continue;
     Count("recorded " + std::string(NameOf(profile)), GoldenDifference(checkpoint, options, profile), &result,
           report);
   }
