@@ -19,7 +19,8 @@ namespace {
 
 using Ids = std::span<const std::int32_t>;
 
-constexpr std::int64_t kTokens = 300;  // past two groups of 128, and every window
+constexpr std::int64_t kTokens = 300;     // past two groups of 128, and every window
+constexpr std::int64_t kFewTokens = 140;  // past one; for the larger models
 
 struct ModelFiles {
   std::string name;  // of the test
@@ -89,10 +90,12 @@ struct ChunkCase {
   Profile profile;
   bool fake_quant;
   std::int64_t tokens;
+  ActQuant act_quant = ActQuant::kAuto;
 };
 
 std::string NameOfCase(const ChunkCase& c) {
-  return c.model.name + std::string(NameOf(c.profile)) + (c.fake_quant ? "Official" : "NoFakeQuant");
+  return c.model.name + std::string(NameOf(c.profile)) + (c.fake_quant ? "Official" : "NoFakeQuant") +
+         (c.act_quant == ActQuant::kAuto ? "" : std::string(NameOf(c.act_quant)));
 }
 
 class ChunkSizeTest : public testing::TestWithParam<ChunkCase> {};
@@ -100,7 +103,9 @@ class ChunkSizeTest : public testing::TestWithParam<ChunkCase> {};
 TEST_P(ChunkSizeTest, LogitsAreBitIdentical) {
   const ChunkCase& c = GetParam();
   const std::shared_ptr<const Checkpoint> checkpoint = OpenShared(c.model.dir);
-  const std::unique_ptr<Engine> engine = MakeEngine(checkpoint, MakeOptions(c.profile, c.fake_quant));
+  Options options = MakeOptions(c.profile, c.fake_quant);
+  options.numerics.act_quant = c.act_quant;
+  const std::unique_ptr<Engine> engine = MakeEngine(checkpoint, options);
   const std::vector<std::int32_t> ids = DrawIds(checkpoint->config, c.tokens);
   const std::vector<float> whole = RunWhole(*engine, ids);
   for (const std::int64_t size : {1, 2, 3, 7, 64, 1000}) {
@@ -110,15 +115,18 @@ TEST_P(ChunkSizeTest, LogitsAreBitIdentical) {
 
 std::vector<ChunkCase> ChunkCases() {
   std::vector<ChunkCase> cases;
-  for (const bool fake_quant : {true, false}) {
-    for (const ModelFiles& model : OracleModels()) {
-      for (const Profile profile : {Profile::kSm90, Profile::kFma})
-        cases.push_back({model, profile, fake_quant, kTokens});
+  for (const ModelFiles& model : OracleModels()) {
+    for (const Profile profile : {Profile::kSm90, Profile::kFma}) {
+      for (const bool fake_quant : {true, false}) cases.push_back({model, profile, fake_quant, kTokens});
     }
-    for (const ModelFiles& model : GoldenModels()) {
-      cases.push_back({model, Profile::kFma, fake_quant, kTokens});
-      cases.push_back({model, Profile::kSm90, fake_quant, 140});
-    }
+  }
+  for (const ModelFiles& model : GoldenModels()) {
+    cases.push_back({model, Profile::kFma, true, kTokens});
+    cases.push_back({model, Profile::kFma, false, kFewTokens});
+    cases.push_back({model, Profile::kSm90, true, kFewTokens});
+  }
+  for (const ActQuant act_quant : {ActQuant::kInt8, ActQuant::kInt16, ActQuant::kNone}) {
+    cases.push_back({Golden("TinyV4Mul1", "tiny-v4-mul1"), Profile::kFma, true, kFewTokens, act_quant});
   }
   return cases;
 }
@@ -198,7 +206,6 @@ class DecodedSequence {
     }
   }
 
-  std::int64_t tokens() const { return static_cast<std::int64_t>(ids_.size()); }
   SequenceState<float> NewState() const { return model_.NewState(); }
 
   // Processes ids [begin, end) and returns the logits of the last one.
@@ -228,7 +235,8 @@ struct SplitCase {
   ModelFiles model;
   Profile profile;
   bool fake_quant;
-  std::size_t part;  // the splits are dealt to several tests, for time
+  std::int64_t tokens;
+  std::size_t part = 0;  // the splits are dealt to several tests, for time
 };
 
 constexpr std::size_t kParts = 2;
@@ -243,8 +251,8 @@ class WholePrefillTest : public testing::TestWithParam<SplitCase> {};
 
 TEST_P(WholePrefillTest, EverySplitLeavesTheStateOfSingleSteps) {
   const SplitCase& c = GetParam();
-  DecodedSequence sequence(c.model, MakeOptions(c.profile, c.fake_quant), kTokens);
-  for (std::size_t split = 1 + c.part; split <= static_cast<std::size_t>(kTokens); split += kParts) {
+  DecodedSequence sequence(c.model, MakeOptions(c.profile, c.fake_quant), c.tokens);
+  for (std::size_t split = 1 + c.part; split <= static_cast<std::size_t>(c.tokens); split += kParts) {
     SequenceState<float> state = sequence.NewState();
     const std::vector<float> logits = sequence.Run(state, 0, split);
     ASSERT_TRUE(sequence.SameAsDecoded(state, logits, split)) << "split " << split;
@@ -254,8 +262,8 @@ TEST_P(WholePrefillTest, EverySplitLeavesTheStateOfSingleSteps) {
 std::vector<SplitCase> WholePrefillCases() {
   std::vector<SplitCase> cases;
   for (std::size_t part = 0; part < kParts; ++part) {
-    cases.push_back({Oracle("HfV4b", "hf-v4-b"), Profile::kFma, true, part});
-    cases.push_back({Oracle("NumpyV41n1", "numpy-v41-1"), Profile::kFma, true, part});
+    cases.push_back({Oracle("HfV4b", "hf-v4-b"), Profile::kFma, true, kTokens, part});
+    cases.push_back({Oracle("NumpyV41n1", "numpy-v41-1"), Profile::kFma, true, kTokens, part});
   }
   return cases;
 }
@@ -269,24 +277,25 @@ class ChunkedPrefillTest : public testing::TestWithParam<SplitCase> {};
 TEST_P(ChunkedPrefillTest, EverySplitLeavesTheStateOfSingleSteps) {
   constexpr std::size_t kStride = 16;
   const SplitCase& c = GetParam();
-  DecodedSequence sequence(c.model, MakeOptions(c.profile, c.fake_quant), kTokens);
+  DecodedSequence sequence(c.model, MakeOptions(c.profile, c.fake_quant), c.tokens);
   SequenceState<float> base = sequence.NewState();
-  for (std::size_t begin = 0; begin < static_cast<std::size_t>(kTokens); begin += kStride) {
-    for (std::size_t split = begin + 1; split <= std::min<std::size_t>(begin + kStride, kTokens); ++split) {
-      SequenceState<float> state = base;
-      const std::vector<float> logits = sequence.Run(state, begin, split);
-      ASSERT_TRUE(sequence.SameAsDecoded(state, logits, split)) << "split " << split;
-      if (split == begin + kStride) base = std::move(state);
-    }
+  std::size_t begin = 0;
+  for (std::size_t split = 1; split <= static_cast<std::size_t>(c.tokens); ++split) {
+    SequenceState<float> state = base;
+    const std::vector<float> logits = sequence.Run(state, begin, split);
+    ASSERT_TRUE(sequence.SameAsDecoded(state, logits, split)) << "split " << split;
+    if (split % kStride != 0) continue;
+    base = std::move(state);
+    begin = split;
   }
 }
 
 std::vector<SplitCase> ChunkedPrefillCases() {
   std::vector<SplitCase> cases;
   for (const ModelFiles& model : OracleModels()) {
-    for (const bool fake_quant : {true, false}) cases.push_back({model, Profile::kFma, fake_quant, 0});
+    for (const bool fake_quant : {true, false}) cases.push_back({model, Profile::kFma, fake_quant, kTokens});
   }
-  for (const ModelFiles& model : GoldenModels()) cases.push_back({model, Profile::kFma, true, 0});
+  for (const ModelFiles& model : GoldenModels()) cases.push_back({model, Profile::kFma, true, kFewTokens});
   return cases;
 }
 
@@ -299,7 +308,7 @@ class SampledPrefillTest : public testing::TestWithParam<SplitCase> {};
 
 TEST_P(SampledPrefillTest, BoundarySplitsLeaveTheStateOfSingleSteps) {
   const SplitCase& c = GetParam();
-  DecodedSequence sequence(c.model, MakeOptions(c.profile, c.fake_quant), kTokens);
+  DecodedSequence sequence(c.model, MakeOptions(c.profile, c.fake_quant), c.tokens);
   SequenceState<float> base = sequence.NewState();
   std::size_t begin = 0;
   for (const std::size_t boundary : {4, 8, 16, 24, 32, 64, 128, 192, 256, 299}) {
@@ -316,11 +325,9 @@ TEST_P(SampledPrefillTest, BoundarySplitsLeaveTheStateOfSingleSteps) {
 
 std::vector<SplitCase> SampledPrefillCases() {
   std::vector<SplitCase> cases;
-  for (const ModelFiles& model : OracleModels()) cases.push_back({model, Profile::kSm90, true, 0});
-  for (const char* dir : {"tiny-v4-mul1", "tiny-v41-mul1"}) {
-    cases.push_back({Golden(dir == std::string("tiny-v4-mul1") ? "TinyV4Mul1" : "TinyV41Mul1", dir),
-                     Profile::kSm90, true, 0});
-  }
+  for (const ModelFiles& model : OracleModels()) cases.push_back({model, Profile::kSm90, true, kTokens});
+  cases.push_back({Golden("TinyV4Mul1", "tiny-v4-mul1"), Profile::kSm90, true, kTokens});
+  cases.push_back({Golden("TinyV41Mul1", "tiny-v41-mul1"), Profile::kSm90, true, kTokens});
   return cases;
 }
 

@@ -4,15 +4,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/contract/exact_math.h"
 #include "model/float_formats.h"
+#include "reference/moe.h"
 #include "reference/quantize.h"
 #include "reference/selection.h"
 #include "reference/testing/error_bounds.h"
+#include "reference/testing/page_arithmetic.h"
 #include "reference/testing/same_bits.h"
 #include "reference/testing/test_inputs.h"
 
@@ -163,18 +167,138 @@ TEST(HyperConnectionTest, ColumnsSumToOneAndRowsNotYet) {
   EXPECT_GT(worst_row, 1e-3);
 }
 
+// --- the bits of the page ------------------------------------------------------------------------------------
+
+std::vector<float> Draw(std::int64_t n, Random& random) {
+  std::vector<float> x;
+  for (std::int64_t i = 0; i < n; ++i) x.push_back(RoundToBF16(static_cast<float>(random.Normal())));
+  return x;
+}
+
+TEST(RmsNormTest, HasTheBitsOfThePage) {
+  Random random(26);
+  for (const std::int64_t n : {32, 127, 512, 5120}) {
+    const std::vector<float> x = Draw(n, random), w = Draw(n, random);
+    std::vector<float> got(x.size()), expected;
+    RmsNorm<Contract>(x.data(), w, 1e-6, got.data());
+    const float r = contract::Rsqrt(page::DotF(x, x) / static_cast<float>(n) + 1e-6f);
+    for (std::size_t i = 0; i < x.size(); ++i) expected.push_back(RoundToBF16((x[i] * r) * w[i]));
+    EXPECT_TRUE(SameBits(got, expected)) << n;
+  }
+}
+
+float SumAscending(const std::vector<float>& x) {
+  float sum = x[0];
+  for (std::size_t i = 1; i < x.size(); ++i) sum = sum + x[i];
+  return sum;
+}
+
+// Every line (row or column) of c[S][S] becomes rule(line).
+template <typename Rule>
+void EachLine(std::vector<float>& c, std::size_t streams, bool rows, Rule rule) {
+  for (std::size_t a = 0; a < streams; ++a) {
+    const auto at = [&](std::size_t b) { return rows ? a * streams + b : b * streams + a; };
+    std::vector<float> line;
+    for (std::size_t b = 0; b < streams; ++b) line.push_back(c[at(b)]);
+    line = rule(line);
+    for (std::size_t b = 0; b < streams; ++b) c[at(b)] = line[b];
+  }
+}
+
+std::vector<float> PageSinkhorn(std::vector<float> c, std::size_t streams, int iterations, float eps) {
+  const auto divide = [eps](std::vector<float> line) {
+    const float sum = SumAscending(line) + eps;
+    for (float& value : line) value = value / sum;
+    return line;
+  };
+  EachLine(c, streams, true, [eps](std::vector<float> line) {
+    const float top = *std::max_element(line.begin(), line.end());
+    for (float& value : line) value = contract::Exp(value - top);
+    const float sum = SumAscending(line);
+    for (float& value : line) value = value / sum + eps;
+    return line;
+  });
+  EachLine(c, streams, false, divide);
+  for (int i = 1; i < iterations; ++i) {
+    EachLine(c, streams, true, divide);
+    EachLine(c, streams, false, divide);
+  }
+  return c;
+}
+
+TEST(HyperConnectionTest, CoefficientsHaveTheBitsOfThePage) {
+  Random random(27);
+  const std::size_t streams = 4, width = 48;
+  ModelConfig config;
+  config.hc_mult = static_cast<int>(streams);
+  config.hidden_size = static_cast<int>(width);
+  config.hc_sinkhorn_iters = 20;
+  config.hc_eps = 1e-6;
+  config.rms_norm_eps = 1e-6;
+  HcParameters site;
+  site.rows = 24;
+  site.fn = Draw(24 * 4 * 48, random);
+  site.base = Draw(24, random);
+  site.scale = {0.3f, 0.7f, 1.1f};
+  const std::vector<float> u = Draw(static_cast<std::int64_t>(streams * width), random);
+  const HcCoefficients<float> got = HcMix<Contract>(config, site, u.data());
+
+  const float r = contract::Rsqrt(page::DotF(u, u) / static_cast<float>(u.size()) + 1e-6f);
+  std::vector<float> m, pre, post, mix;
+  for (std::size_t i = 0; i < 24; ++i)
+    m.push_back(page::DotF(page::Floats(site.fn).subspan(i * u.size(), u.size()), u) * r);
+  for (std::size_t i = 0; i < 4; ++i)
+    pre.push_back(contract::Sigmoid(m[i] * site.scale[0] + site.base[i]) + 1e-6f);
+  for (std::size_t i = 4; i < 8; ++i)
+    post.push_back(2.0f * contract::Sigmoid(m[i] * site.scale[1] + site.base[i]));
+  for (std::size_t i = 8; i < 24; ++i) mix.push_back(m[i] * site.scale[2] + site.base[i]);
+  EXPECT_TRUE(SameBits(got.pre, pre));
+  EXPECT_TRUE(SameBits(got.post, post));
+  EXPECT_TRUE(SameBits(got.mix, PageSinkhorn(mix, streams, 20, 1e-6f)));
+}
+
+TEST(RouterTest, HasTheBitsOfThePage) {
+  Random random(28);
+  const int experts = 16, width = 160, chosen = 4;
+  const std::vector<float> gate = Draw(experts * width, random), bias = Draw(experts, random);
+  for (const ModelFamily family : {ModelFamily::kV4, ModelFamily::kV41}) {
+    ModelConfig config;
+    config.family = family;
+    config.hidden_size = width;
+    config.n_routed_experts = experts;
+    config.num_experts_per_tok = chosen;
+    config.routed_scaling_factor = 1.5;
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      const std::vector<float> x = Draw(width, random);
+      const Routing<float> got = Route<Contract>(config, LayerWeights{}, gate, bias, 0, x.data(), 0);
+      std::vector<float> score;
+      std::vector<std::pair<float, int>> order;
+      for (int e = 0; e < experts; ++e) {
+        const auto row =
+            page::Floats(gate).subspan(static_cast<std::size_t>(e * width), static_cast<std::size_t>(width));
+        score.push_back(std::sqrt(contract::Softplus(page::DotF(x, row))));
+        order.emplace_back(-(score.back() + bias[static_cast<std::size_t>(e)]), e);
+      }
+      std::sort(order.begin(), order.end());
+      std::vector<std::int32_t> ids;
+      for (int i = 0; i < chosen; ++i) ids.push_back(order[static_cast<std::size_t>(i)].second);
+      std::sort(ids.begin(), ids.end());
+      std::vector<float> s, weights;
+      for (const std::int32_t id : ids) s.push_back(score[static_cast<std::size_t>(id)]);
+      const float sum = family == ModelFamily::kV41 ? SumAscending(s) + 1e-20f : SumAscending(s);
+      for (const float value : s) weights.push_back((value / sum) * 1.5f);
+      EXPECT_EQ(got.experts, ids);
+      EXPECT_TRUE(SameBits(got.weights, weights));
+    }
+  }
+}
+
 // --- contract against truth ----------------------------------------------------------------------------------
 
 // RMSNorm: the sum of squares has relative error gamma(depth), of which the root halves; then the division by
 // n, eps, square root, division, two products, and bf16.
 double RmsNormBound(std::int64_t n) {
   return Gamma(DepthF(n)) / 2 + Gamma(6) + kUnitBf16 * (1 + Gamma(DepthF(n) + 6));
-}
-
-std::vector<float> Draw(std::int64_t n, Random& random) {
-  std::vector<float> x;
-  for (std::int64_t i = 0; i < n; ++i) x.push_back(RoundToBF16(static_cast<float>(random.Normal())));
-  return x;
 }
 
 int NormViolations(const std::vector<float>& got, const std::vector<double>& truth) {
