@@ -134,9 +134,8 @@ bool HasF16Operands(const LinearSpec& spec) {
 void FillExponents(int smallest, Panel* panel) {
   for (std::int64_t k = 0; k < MmaPaddedLength(panel->length); k += 2) {
     const float* values = panel->values + k * kStrip;
-    const I32x16 even = StoredExponents(Load(values), smallest),
-                 odd = StoredExponents(Load(values + kStrip), smallest);
-    StoreI32(PairExponents(even, odd), panel->exponents + k / 2 * kStrip);
+    const I32x16 pairs = StoredExponentPairs(Load(values), Load(values + kStrip), smallest);
+    StoreI32(pairs, panel->exponents + k / 2 * kStrip);
   }
 }
 
