@@ -1,11 +1,15 @@
 #include "cli/version.h"
 
+#include "kernels/device/backend.h"
 #include "lockstep_version.h"
 #include "model/numerics_version.h"
 
 namespace lockstep::cli {
 
-std::vector<std::string> CompiledDevices() { return {"cpu"}; }
+std::vector<std::string> CompiledDevices() {
+  if (kernels::BuiltWithCuda()) return {"cpu", "cuda"};
+  return {"cpu"};
+}
 
 std::string VersionLine() {
   std::string line = "lockstep " LOCKSTEP_VERSION " (commit " LOCKSTEP_COMMIT "), numerics " +

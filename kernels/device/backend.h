@@ -55,6 +55,8 @@ class Backend {
 std::unique_ptr<Backend> MakeCpuBackend(const DeviceSpec& spec, Profile profile);
 // Throws InputError when the program was built without CUDA.
 std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec& spec, Profile profile);
+// Whether MakeCudaBackend can succeed in this build.
+bool BuiltWithCuda();
 std::unique_ptr<Backend> MakeBackend(const DeviceSpec& spec, Profile profile);
 
 // Typed device memory that frees itself.

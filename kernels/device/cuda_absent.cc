@@ -4,6 +4,8 @@
 
 namespace lockstep::kernels {
 
+bool BuiltWithCuda() { return false; }
+
 std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec&, Profile) {
   throw InputError("--device cuda: this program was built without CUDA; build the preset cuda-release, or use --device cpu");
 }

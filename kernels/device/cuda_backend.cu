@@ -199,6 +199,8 @@ std::byte* CudaStream::Upload(int slot, const void* host, std::size_t bytes) {
   return data;
 }
 
+bool BuiltWithCuda() { return true; }
+
 std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec& spec, Profile profile) {
   int count = 0;
   CheckCuda(cudaGetDeviceCount(&count), "devices");
