@@ -27,7 +27,7 @@ constexpr std::int64_t kContext = 512;
 
 std::shared_ptr<const Checkpoint> Model() {
   static const TestDirectory directory;
-  static const auto model = harness::MakeSmallV41(
+  static const auto model = harness::MakeSmallModel(
       {.layers = 8, .window = 8, .max_positions = kContext, .hidden = 64, .seed = 1}, directory.path());
   return model;
 }

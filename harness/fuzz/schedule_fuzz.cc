@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fast/engine.h"
@@ -41,10 +42,11 @@ class Decisions {
   std::size_t size_, next_ = 0;
 };
 
-fast::EngineOptions Options(bool exact_tail, std::int64_t chunk_rows) {
+fast::EngineOptions Options(bool exact_tail, std::int64_t chunk_rows, std::vector<int> devices) {
   fast::EngineOptions options;
   options.device.isa = BestIsa();
   options.device.threads = 1;
+  options.device.indices = std::move(devices);
   options.numerics.profile = Profile::kFma;
   options.chunk_rows = chunk_rows;
   options.page_shift = 2;
@@ -57,20 +59,28 @@ fast::EngineOptions Options(bool exact_tail, std::int64_t chunk_rows) {
 
 // A directory for as long as the program runs.
 struct ModelDirectory {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("lockstep-schedule-" + std::to_string(::getpid()));
+  std::filesystem::path path;
 
-  ModelDirectory() { std::filesystem::create_directories(path); }
+  explicit ModelDirectory(const std::string& name)
+      : path(std::filesystem::temp_directory_path() / ("lockstep-" + name + "-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path);
+  }
   ~ModelDirectory() { std::filesystem::remove_all(path); }
 };
 
-// The model, an engine for the schedules, and one that runs whole sequences the plain way.
+// A model, an engine for the schedules on two devices, and one that runs whole sequences the plain way.
 struct Subject {
   ModelDirectory dir;
-  std::shared_ptr<const Checkpoint> checkpoint = harness::MakeSmallV41(
-      {.layers = 7, .window = 8, .max_positions = kContext, .hidden = 64, .seed = 3}, dir.path.string());
-  FastEngine scheduled{checkpoint, Options(true, 32)};
-  FastEngine plain{checkpoint, Options(false, kContext)};
+  std::shared_ptr<const Checkpoint> checkpoint;
+  FastEngine scheduled, plain;
+
+  Subject(ModelFamily family, const std::string& name)
+      : dir(name),
+        checkpoint(harness::MakeSmallModel(
+            {.family = family, .layers = 7, .window = 8, .max_positions = kContext, .hidden = 64, .seed = 3},
+            dir.path.string())),
+        scheduled(checkpoint, Options(true, 32, {0, 1})),
+        plain(checkpoint, Options(false, kContext, {0})) {}
 };
 
 // A session, the prompt it is in, and the logits it has given.
@@ -214,7 +224,10 @@ class Schedule {
 }  // namespace lockstep
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static lockstep::Subject subject;
-  lockstep::Schedule(subject, lockstep::Decisions(data, size)).Run();
+  using namespace lockstep;
+  static Subject v41(ModelFamily::kV41, "schedule-v41"), v4(ModelFamily::kV4, "schedule-v4");
+  Decisions decisions(data, size);
+  Subject& subject = decisions.Below(2) == 0 ? v41 : v4;
+  Schedule(subject, decisions).Run();
   return 0;
 }

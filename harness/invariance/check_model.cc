@@ -53,7 +53,9 @@ std::vector<NumericsOptions> OnOneProfile(const std::vector<NumericsOptions>& al
   std::vector<NumericsOptions> kept;
   for (NumericsOptions numerics : all) {
     numerics.profile = profile;
-    const auto same = [&](const NumericsOptions& k) { return k.fake_quant == numerics.fake_quant && k.act_quant == numerics.act_quant; };
+    const auto same = [&](const NumericsOptions& k) {
+      return k.fake_quant == numerics.fake_quant && k.act_quant == numerics.act_quant;
+    };
     if (std::none_of(kept.begin(), kept.end(), same)) kept.push_back(numerics);
   }
   return kept;
@@ -67,7 +69,8 @@ CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, cons
   ReferenceRuns reference(checkpoint, PromptOf(options, checkpoint->config), options.companion_tokens);
   const kernels::DeviceSpec* device = options.device ? &*options.device : nullptr;
   const bool gpu = device && device->kind != kernels::DeviceSpec::Kind::kCpu;
-  const std::vector<NumericsOptions> arithmetics = gpu ? OnOneProfile(MatrixArithmetics(options.size), Profile::kSm90) : MatrixArithmetics(options.size);
+  const std::vector<NumericsOptions> arithmetics =
+      gpu ? OnOneProfile(MatrixArithmetics(options.size), Profile::kSm90) : MatrixArithmetics(options.size);
   for (const Configuration& configuration : MakeMatrix(options.size, arithmetics, device)) {
     Count(configuration.Name(), Difference(checkpoint, configuration, reference), &result, report);
   }

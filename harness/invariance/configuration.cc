@@ -140,14 +140,19 @@ fast::EngineOptions Configuration::Options() const {
 std::vector<Configuration> MakeMatrix(MatrixSize size, const std::vector<NumericsOptions>& arithmetics,
                                       const kernels::DeviceSpec* device) {
   const std::vector<Factor> factors = Factors(arithmetics, device);
-  std::vector<int> levels, first, last;
-  for (const Factor& factor : factors) {
-    levels.push_back(factor.levels);
-    first.push_back(0);
-    last.push_back(factor.levels - 1);
+  // The first and last values, all of one kind and alternating.
+  std::vector<int> levels;
+  std::vector<std::vector<int>> extremes(4);
+  for (std::size_t f = 0; f < factors.size(); ++f) {
+    const int last = factors[f].levels - 1;
+    levels.push_back(factors[f].levels);
+    for (std::size_t e = 0; e < extremes.size(); ++e) {
+      const bool high = e < 2 ? e == 1 : f % 2 == e % 2;
+      extremes[e].push_back(high ? last : 0);
+    }
   }
   std::vector<Configuration> matrix;
-  for (const std::vector<int>& row : CoverLevels(levels, size == MatrixSize::kQuick ? 1 : 2, {first, last})) {
+  for (const std::vector<int>& row : CoverLevels(levels, size == MatrixSize::kQuick ? 1 : 2, extremes)) {
     matrix.push_back(Decode(factors, row, matrix.size()));
   }
   return matrix;

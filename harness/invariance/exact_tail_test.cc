@@ -33,7 +33,7 @@ std::shared_ptr<const Checkpoint> SharedModel(int window) {
   if (!model) {
     const std::string dir = directory.File(std::to_string(window));
     std::filesystem::create_directories(dir);
-    model = MakeSmallV41({.layers = kLayers, .window = window, .max_positions = 65536}, dir);
+    model = MakeSmallModel({.layers = kLayers, .window = window, .max_positions = 65536}, dir);
   }
   return model;
 }
@@ -150,7 +150,7 @@ TEST(ExactTailTest, Window8EqualsTheReferenceInSm90) {
 TEST(ExactTailTest, EngramInTheDecoderHalfEqualsTheReference) {
   constexpr std::int64_t kTokens = 90;
   const TestDirectory directory;
-  const auto model = MakeSmallV41({.layers = 9, .window = 8, .engram_layers = {1, 7}}, directory.path());
+  const auto model = MakeSmallModel({.layers = 9, .window = 8, .engram_layers = {1, 7}}, directory.path());
   ASSERT_GT(7, model->config.kv_source_layer_ids.back());
   const Ids prompt = MakePrompt(model->config.vocab_size, kTokens, 8);
   const Outcome expected = RunReference(model, Profile::kFma, prompt, 1, 6);

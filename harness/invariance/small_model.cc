@@ -40,8 +40,10 @@ void WriteTokenMap(const ModelConfig& config, const std::string& path) {
 
 }  // namespace
 
-ModelConfig SmallV41Config(const SmallModel& model) {
-  ModelConfig config = synth::MakeConfig(synth::Shape::kTinyV41, {.layers = model.layers, .engram_base = 0});
+ModelConfig SmallConfig(const SmallModel& model) {
+  const bool v41 = model.family == ModelFamily::kV41;
+  ModelConfig config = synth::MakeConfig(v41 ? synth::Shape::kTinyV41 : synth::Shape::kTinyV4,
+                                         {.layers = model.layers, .engram_base = 0});
   config.vocab_size = 96;
   config.hidden_size = model.hidden;
   config.num_heads = 2;
@@ -61,8 +63,8 @@ ModelConfig SmallV41Config(const SmallModel& model) {
   return config;
 }
 
-std::shared_ptr<const Checkpoint> MakeSmallV41(const SmallModel& model, const std::string& dir) {
-  const ModelConfig config = SmallV41Config(model);
+std::shared_ptr<const Checkpoint> MakeSmallModel(const SmallModel& model, const std::string& dir) {
+  const ModelConfig config = SmallConfig(model);
   std::ofstream(dir + "/config.json") << ConfigToJson(config);
   if (!config.engram.layer_ids.empty()) WriteTokenMap(config, dir + "/engram_token_map.i32");
   const synth::MatrixPlan plan("native", "mul1", config.num_layers, model.seed);

@@ -45,7 +45,7 @@ Subject& Golden(const std::string& name) {
 Subject& Wide() {
   static const TestDirectory directory;
   static Subject subject(
-      MakeSmallV41({.layers = 4, .window = 8, .max_positions = 512, .hidden = 512}, directory.path()));
+      MakeSmallModel({.layers = 4, .window = 8, .max_positions = 512, .hidden = 512}, directory.path()));
   return subject;
 }
 
