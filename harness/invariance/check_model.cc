@@ -19,11 +19,11 @@ void Count(const std::string& name, const std::string& difference, CheckResult* 
 }
 
 std::string Difference(const std::shared_ptr<const Checkpoint>& checkpoint, const Configuration& configuration,
-                       ReferenceRuns& reference) {
+                       ReferenceRuns& reference, const fast::BackendFactory& make_backend) {
   const auto difference =
-      RunConfiguration(checkpoint, configuration, reference.For(configuration.numerics), nullptr);
+      RunConfiguration(checkpoint, configuration, reference.For(configuration.numerics), nullptr, make_backend);
   if (!difference) return "";
-  const auto step = Diagnose(checkpoint, configuration, reference);
+  const auto step = Diagnose(checkpoint, configuration, reference, make_backend);
   return (step ? "first at " + step->Describe() + "; " : "steps agree when run again; ") + *difference;
 }
 
@@ -35,7 +35,7 @@ std::string GoldenDifference(const std::shared_ptr<const Checkpoint>& checkpoint
   fast::EngineOptions engine_options;
   engine_options.device = options.device ? *options.device : kernels::ParseDeviceSpec("cpu");
   engine_options.numerics.profile = profile;
-  fast::FastEngine engine(checkpoint, engine_options);
+  fast::FastEngine engine(checkpoint, engine_options, options.make_backend);
   return golden::Difference(
       recorded, golden::RunGreedy(engine, golden::LoadPrompt(options.golden), engine_options.chunk_rows));
 }
@@ -72,7 +72,8 @@ CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, cons
   const std::vector<NumericsOptions> arithmetics =
       gpu ? OnOneProfile(MatrixArithmetics(options.size), Profile::kSm90) : MatrixArithmetics(options.size);
   for (const Configuration& configuration : MakeMatrix(options.size, arithmetics, device)) {
-    Count(configuration.Name(), Difference(checkpoint, configuration, reference), &result, report);
+    Count(configuration.Name(), Difference(checkpoint, configuration, reference, options.make_backend), &result,
+          report);
   }
   if (options.golden.empty()) return result;
   for (const Profile profile : {Profile::kSm90, Profile::kFma}) {

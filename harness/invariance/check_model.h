@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fast/engine.h"
 #include "harness/invariance/configuration.h"
 #include "model/checkpoint.h"
 
@@ -20,6 +21,7 @@ struct CheckOptions {
   std::int64_t prompt_tokens = 0;             // 0: enough for an entry of the largest ratio, at least 72
   std::int64_t companion_tokens = 48;
   std::string golden;  // directory with recorded runs; empty: none. The model's name is its directory's
+  fast::BackendFactory make_backend = &kernels::MakeBackend;
 };
 
 struct CheckResult {

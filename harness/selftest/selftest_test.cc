@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/invariance/check_model.h"
 #include "harness/invariance/configuration.h"
 #include "harness/invariance/expectation.h"
 #include "harness/invariance/run.h"
@@ -114,6 +115,25 @@ INSTANTIATE_TEST_SUITE_P(Broken, FaultTest, testing::ValuesIn(AllCases()), [](co
 
 TEST(SegmentFoldTest, WrongFoldIsCaughtAndNamed) {
   ExpectCaught(Wide(), {"SegmentFold", step::kLogits, SegmentFoldFault()});
+}
+
+// What `lockstep check` prints and counts.
+TEST(CheckModelTest, SaysWhichStepOfWhichConfigurationsDiffers) {
+  const KnownFault fault = CommonFaults().front();
+  CheckOptions options;
+  options.device = kernels::ParseDeviceSpec("cpu:1,threads=1");
+  options.prompt_tokens = 12;
+  options.companion_tokens = 12;
+  options.make_backend = BrokenBackend(fault.fault);
+  std::vector<std::string> lines;
+  const CheckResult result = CheckModel(Golden("tiny-v41-native").checkpoint, options,
+                                        [&lines](const std::string& line) { lines.push_back(line); });
+  ASSERT_EQ(static_cast<std::size_t>(result.runs), lines.size());
+  EXPECT_EQ(result.differences, result.runs);
+  for (const std::string& line : lines) {
+    EXPECT_NE(line.find("chunk="), line.npos) << line;
+    EXPECT_NE(line.find("DIFFERS: first at attn_heads of layer 0, position "), line.npos) << line;
+  }
 }
 
 TEST(NoFaultTest, TheWrapperItselfChangesNothing) {
