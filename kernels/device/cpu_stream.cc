@@ -104,15 +104,17 @@ class ThreadPoolStream : public CpuStream {
 
   // Does pieces of the current job until none is left.
   void RunPieces(int worker) {
+    std::int64_t completed = 0;  // reported once, to keep the counter out of the way
     std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
     while ((ticket & 0xffffffffu) != 0) {
       if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acquire)) continue;
       const std::int64_t piece = pieces_ - static_cast<std::int64_t>(ticket & 0xffffffffu);
       const std::int64_t begin = piece * grain_;
       (*body_)(begin, begin + grain_ < n_ ? begin + grain_ : n_, worker);
-      done_.fetch_add(1, std::memory_order_release);
+      ++completed;
       ticket = ticket_.load(std::memory_order_acquire);
     }
+    if (completed > 0) done_.fetch_add(completed, std::memory_order_release);
   }
 
   void WorkerLoop(int worker) {

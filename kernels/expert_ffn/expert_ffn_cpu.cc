@@ -2,6 +2,8 @@
 // every thread work.
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <new>
 
 #include "kernels/expert_ffn/expert_ffn.h"
 #include "kernels/expert_ffn/expert_ffn_simd.h"
@@ -10,8 +12,8 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::int64_t kBatchRows = 256;  // bounds the scratch memory, about 80 KB a row for V4.1's experts
-constexpr std::int64_t kBlocksPerPiece = 8;
+constexpr std::int64_t kBatchRows = 256;     // bounds the scratch memory, about 80 KB a row for V4.1's experts
+constexpr std::int64_t kBlocksPerPiece = 4;  // of 128 inputs or outputs
 
 struct ExpertSteps {
   LinearSteps linear;
@@ -110,19 +112,30 @@ class BatchRun {
     Finish();
   }
 
-  // Calls body(chunk, i, worker) for every i in [0, count_of(chunk)) of every chunk, in pieces of `grain` over
-  // all threads.
-  template <typename CountOf, typename Body>
-  void ForEach(std::int64_t grain, CountOf count_of, Body body) {
+  // Calls body(chunk, i, worker) for every i in [0, count_of(chunk)) of every chunk, in pieces of
+  // grain_of(total) over all threads.
+  template <typename CountOf, typename GrainOf, typename Body>
+  void ForEach(CountOf count_of, GrainOf grain_of, Body body) {
     std::int64_t total = 0;
     for (std::int64_t c = 0; c < count_; ++c) total += count_of(chunks_[c]);
-    stream_.ParallelFor(total, grain, [&](std::int64_t begin, std::int64_t end, int worker) {
+    const auto piece = [&](std::int64_t begin, std::int64_t end, int worker) {
       std::int64_t c = 0, first = 0;  // index of chunk c's item 0
       for (std::int64_t i = begin; i < end; ++i) {
         while (i - first >= count_of(chunks_[c])) first += count_of(chunks_[c++]);
         body(chunks_[c], i - first, worker);
       }
-    });
+    };
+    stream_.ParallelFor(total, grain_of(total), std::cref(piece));  // the lambda itself would make it allocate
+  }
+  template <typename CountOf, typename Body>
+  void ForEachBlock(CountOf count_of, Body body) {
+    ForEach(
+        count_of, [](std::int64_t) { return kBlocksPerPiece; }, body);
+  }
+  template <typename CountOf, typename Body>
+  void ForEachStrip(CountOf count_of, Body body) {
+    ForEach(
+        count_of, [this](std::int64_t total) { return StripGrain(total, stream_.threads()); }, body);
   }
 
   void Report(bool fits) const {
@@ -131,32 +144,31 @@ class BatchRun {
   }
 
   void PrepareInputs() {
-    ForEach(
-        kBlocksPerPiece, [](const Chunk& chunk) { return 2 * chunk.rows() * PrepareBlocks(*chunk.gate.spec); },
-        [&](const Chunk& chunk, std::int64_t i, int) {
-          const LinearWork& work = i % 2 == 0 ? chunk.gate : chunk.up;
-          const std::int64_t blocks = PrepareBlocks(*work.spec), row = i / 2 / blocks, block = i / 2 % blocks;
-          const std::int64_t pair = chunk.first_pair + row;
-          const std::int64_t x_row = args_.token ? args_.token[pair] : pair;
-          Report(steps_.linear.prepare(work, args_.x + x_row * args_.hidden, row, block, block + 1));
-        });
+    ForEachBlock([](const Chunk& chunk) { return 2 * chunk.rows() * PrepareBlocks(*chunk.gate.spec); },
+                 [&](const Chunk& chunk, std::int64_t i, int) {
+                   const LinearWork& work = i % 2 == 0 ? chunk.gate : chunk.up;
+                   const std::int64_t blocks = PrepareBlocks(*work.spec), row = i / 2 / blocks,
+                                      block = i / 2 % blocks;
+                   const std::int64_t pair = chunk.first_pair + row;
+                   const std::int64_t x_row = args_.token ? args_.token[pair] : pair;
+                   Report(steps_.linear.prepare(work, args_.x + x_row * args_.hidden, row, block, block + 1));
+                 });
   }
 
   void MultiplyGateAndUp() {
-    ForEach(
-        1, [](const Chunk& chunk) { return Strips(*chunk.gate.spec) + Strips(*chunk.up.spec); },
-        [&](const Chunk& chunk, std::int64_t i, int worker) {
-          const std::int64_t gate_strips = Strips(*chunk.gate.spec);
-          const LinearWork& work = i < gate_strips ? chunk.gate : chunk.up;
-          steps_.linear.strip(work, i < gate_strips ? i : i - gate_strips,
-                              stream_.Scratch(worker, StripScratchBytes(work)));
-        });
+    ForEachStrip([](const Chunk& chunk) { return Strips(*chunk.gate.spec) + Strips(*chunk.up.spec); },
+                 [&](const Chunk& chunk, std::int64_t i, int worker) {
+                   const std::int64_t gate_strips = Strips(*chunk.gate.spec);
+                   const LinearWork& work = i < gate_strips ? chunk.gate : chunk.up;
+                   steps_.linear.strip(work, i < gate_strips ? i : i - gate_strips,
+                                       stream_.Scratch(worker, StripScratchBytes(work)));
+                 });
   }
 
   // A block of 128 features at a time: the outputs of gate and up, their SwiGLU, and its transform for down.
   void Activate() {
-    ForEach(
-        kBlocksPerPiece, [](const Chunk& chunk) { return chunk.rows() * FinishBlocks(*chunk.gate.spec); },
+    ForEachBlock(
+        [](const Chunk& chunk) { return chunk.rows() * FinishBlocks(*chunk.gate.spec); },
         [&](const Chunk& chunk, std::int64_t i, int) {
           const std::int64_t blocks = FinishBlocks(*chunk.gate.spec), row = i / blocks, block = i % blocks;
           std::uint16_t* gate = chunk.gate_out + row * chunk.features();
@@ -171,21 +183,19 @@ class BatchRun {
   }
 
   void MultiplyDown() {
-    ForEach(
-        1, [](const Chunk& chunk) { return Strips(*chunk.down.spec); },
-        [&](const Chunk& chunk, std::int64_t i, int worker) {
-          steps_.linear.strip(chunk.down, i, stream_.Scratch(worker, StripScratchBytes(chunk.down)));
-        });
+    ForEachStrip([](const Chunk& chunk) { return Strips(*chunk.down.spec); },
+                 [&](const Chunk& chunk, std::int64_t i, int worker) {
+                   steps_.linear.strip(chunk.down, i, stream_.Scratch(worker, StripScratchBytes(chunk.down)));
+                 });
   }
 
   void Finish() {
-    ForEach(
-        kBlocksPerPiece, [](const Chunk& chunk) { return chunk.rows() * FinishBlocks(*chunk.down.spec); },
-        [&](const Chunk& chunk, std::int64_t i, int) {
-          const std::int64_t blocks = FinishBlocks(*chunk.down.spec), row = i / blocks;
-          steps_.linear.finish(chunk.down, row, i % blocks, args_.y + (chunk.first_pair + row) * args_.hidden,
-                               nullptr);
-        });
+    ForEachBlock([](const Chunk& chunk) { return chunk.rows() * FinishBlocks(*chunk.down.spec); },
+                 [&](const Chunk& chunk, std::int64_t i, int) {
+                   const std::int64_t blocks = FinishBlocks(*chunk.down.spec), row = i / blocks;
+                   steps_.linear.finish(chunk.down, row, i % blocks,
+                                        args_.y + (chunk.first_pair + row) * args_.hidden, nullptr);
+                 });
   }
 
   CpuStream& stream_;

@@ -4,13 +4,29 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "kernels/expert_ffn/expert_ffn_cases.h"
 #include "reference/moe.h"
+
+namespace {
+thread_local bool counting = false;
+thread_local int allocations = 0;
+}  // namespace
+
+// Out of line, or GCC takes malloc and operator delete for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (counting) ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace lockstep::kernels {
 namespace {
@@ -175,6 +191,26 @@ TEST(ExpertFfnAgainstReference, SharedExpertAndNoLimit) {
                            .limit = limit,
                            .routed = false},
                           {1, 2});
+  }
+}
+
+TEST(ExpertFfnMemory, ASecondCallAllocatesNothing) {
+  const ExpertCase c = {.experts = {Uniform(Trellis(6)), Uniform(Trellis(6, Codebook::kMcg))},
+                        .rows = {3, 2},
+                        .tokens = 4,
+                        .hidden = 256,
+                        .features = 128};
+  const ExpertProblem problem(c);
+  for (const Isa isa : SupportedIsas()) {
+    const std::unique_ptr<CpuStream> stream = MakeCpuStream(2);
+    std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * c.hidden));
+    std::int32_t overflow = 0;
+    const ExpertFfnArgs args = problem.Args(y.data(), &overflow);
+    CpuExpertFfn(isa, Profile::kSm90)(*stream, args);
+    counting = true;
+    CpuExpertFfn(isa, Profile::kSm90)(*stream, args);
+    counting = false;
+    EXPECT_EQ(allocations, 0);
   }
 }
 

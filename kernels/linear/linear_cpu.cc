@@ -1,7 +1,7 @@
 // A linear on the threads of a CpuStream.
 #include <algorithm>
 #include <atomic>
-#include <utility>
+#include <functional>
 
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_steps.h"
@@ -9,7 +9,7 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::int64_t kBlocksPerPiece = 8;
+constexpr std::int64_t kBlocksPerPiece = 4;
 
 void SetFlag(std::int32_t* flag) {
   if (flag) std::atomic_ref<std::int32_t>(*flag).store(1, std::memory_order_relaxed);
@@ -21,8 +21,9 @@ void RunRows(CpuStream& stream, const LinearSteps& steps, const LinearArgs& args
   const LinearSpec& spec = *args.spec;
   PlaceLinearWork(&work, stream.SharedScratch(PlaceLinearWork(&work, nullptr)));
 
+  // By reference: a std::function of the lambda itself would allocate.
   const std::int64_t in_blocks = PrepareBlocks(spec);
-  stream.ParallelFor(work.rows * in_blocks, kBlocksPerPiece, [&](std::int64_t begin, std::int64_t end, int) {
+  const auto prepare = [&](std::int64_t begin, std::int64_t end, int) {
     while (begin < end) {  // pieces may begin in one row and end in the next
       const std::int64_t row = begin / in_blocks, block = begin % in_blocks;
       const std::int64_t count = std::min(in_blocks - block, end - begin);
@@ -30,22 +31,25 @@ void RunRows(CpuStream& stream, const LinearSteps& steps, const LinearArgs& args
       if (!steps.prepare(work, x, row, block, block + count)) SetFlag(args.overflow);
       begin += count;
     }
-  });
+  };
+  stream.ParallelFor(work.rows * in_blocks, kBlocksPerPiece, std::cref(prepare));
 
   const std::size_t scratch_bytes = StripScratchBytes(work);
-  stream.ParallelFor(Strips(spec), 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+  const auto multiply = [&](std::int64_t begin, std::int64_t end, int worker) {
     std::byte* scratch = stream.Scratch(worker, scratch_bytes);
     for (std::int64_t strip = begin; strip < end; ++strip) steps.strip(work, strip, scratch);
-  });
+  };
+  stream.ParallelFor(Strips(spec), StripGrain(Strips(spec), stream.threads()), std::cref(multiply));
 
   const std::int64_t out_blocks = FinishBlocks(spec);
-  stream.ParallelFor(work.rows * out_blocks, kBlocksPerPiece, [&](std::int64_t begin, std::int64_t end, int) {
+  const auto finish = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = i / out_blocks, y = (first + row) * args.y_stride;
       steps.finish(work, row, i % out_blocks, args.y_bf16 ? args.y_bf16 + y : nullptr,
                    args.y_fp32 ? args.y_fp32 + y : nullptr);
     }
-  });
+  };
+  stream.ParallelFor(work.rows * out_blocks, kBlocksPerPiece, std::cref(finish));
 }
 
 template <Isa kIsa, Profile kProfile>

@@ -44,7 +44,8 @@ struct LinearSpec {
 };
 
 // `activation_block`: config.weight_block_size. `quantize_input` false: an FP8 or FP4 weight is dequantised to
-// BF16 (wo_a). With fake_quant off FP8 and FP4 inputs stay unquantized.
+// BF16 (wo_a). With fake_quant off FP8 and FP4 inputs stay unquantized. Throws InputError for scale blocks that
+// are not 16, 32, 64 or 128.
 LinearSpec MakeLinearSpec(const LinearWeight& weight, const NumericsOptions& numerics, int activation_block,
                           bool quantize_input = true);
 

@@ -280,7 +280,7 @@ struct FmaChains {
   }
 };
 
-// What the threads of one strip work with.
+// What a strip works with, in its scratch.
 struct StripMemory {
   Panel panel;
   float* segments;  // [4][rows][16]

@@ -77,4 +77,11 @@ inline std::int64_t FinishBlocks(const LinearSpec& spec) {
   return (spec.out_features + kLinearBlock - 1) / kLinearBlock;
 }
 
+// Strips of a ParallelFor piece: enough pieces to even out the threads, few enough to keep them from queueing
+// for the next.
+inline std::int64_t StripGrain(std::int64_t strips, int threads) {
+  const std::int64_t even = strips / (16 * std::int64_t{threads});
+  return even < 1 ? 1 : even > 8 ? 8 : even;
+}
+
 }  // namespace lockstep::kernels

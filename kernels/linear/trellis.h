@@ -27,8 +27,7 @@
 
 namespace lockstep::kernels::LOCKSTEP_ISA {
 
-// Calls visit with std::integral_constant-like kBitsX2 for each rate of the format; the pick's result is
-// visit's.
+// visit.operator()<kBitsX2>() for the rate at hand; every rate of the format has its own code.
 template <class Visit>
 LOCKSTEP_INLINE auto ForBits(int bits_x2, Visit visit) {
   switch (bits_x2) {
