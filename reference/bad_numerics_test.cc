@@ -254,9 +254,10 @@ TEST(BadSequenceTest, NothingGoesBeyondMaxPositionEmbeddings) {
   EXPECT_EQ(session->position(), 20);
 }
 
-TEST(BadSequenceTest, NoTokensAreNoWork) {
-  const std::unique_ptr<Session> session =
-      MakeEngine(OpenShared(OraclePath("hf-v4-a")), Options{})->NewSession();
+TEST(BadSequenceTest, NoTokensAreNoWorkAndASessionOutlivesItsEngine) {
+  std::unique_ptr<Engine> engine = MakeEngine(OpenShared(OraclePath("hf-v4-a")), Options{});
+  const std::unique_ptr<Session> session = engine->NewSession();
+  engine.reset();
   EXPECT_EQ(session->Append({}, 0).size(), 0u);
   EXPECT_EQ(session->position(), 0);
 }

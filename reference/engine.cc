@@ -15,14 +15,15 @@ class ReferenceSession : public Session {
  public:
   using Real = typename A::Real;
 
-  ReferenceSession(std::shared_ptr<Model<A>> model, const ModelConfig& config, SequenceState<Real> state)
-      : model_(std::move(model)), config_(config), state_(std::move(state)) {}
+  // The model reads the checkpoint, so the session, which may outlive its engine, keeps both.
+  ReferenceSession(std::shared_ptr<const Checkpoint> checkpoint, std::shared_ptr<Model<A>> model, SequenceState<Real> state)
+      : checkpoint_(std::move(checkpoint)), model_(std::move(model)), state_(std::move(state)) {}
 
   std::int64_t position() const override { return state_.position; }
 
   std::vector<float> Append(std::span<const std::int32_t> ids, std::int64_t last_rows) override {
     LOCKSTEP_CHECK(last_rows >= 0 && last_rows <= static_cast<std::int64_t>(ids.size()));
-    CheckIds(ids, state_.position, config_);
+    CheckIds(ids, state_.position, checkpoint_->config);
     if (ids.empty()) return {};
     const Matrix<Real> logits = model_->Forward(state_, ids, last_rows);
     const std::vector<float> out(logits.data(), logits.data() + logits.size());
@@ -32,11 +33,11 @@ class ReferenceSession : public Session {
     return out;
   }
 
-  std::unique_ptr<Session> Fork() const override { return std::make_unique<ReferenceSession>(model_, config_, state_); }
+  std::unique_ptr<Session> Fork() const override { return std::make_unique<ReferenceSession>(checkpoint_, model_, state_); }
 
  private:
+  std::shared_ptr<const Checkpoint> checkpoint_;
   std::shared_ptr<Model<A>> model_;
-  const ModelConfig& config_;
   SequenceState<Real> state_;
 };
 
@@ -48,7 +49,7 @@ class ReferenceEngine : public Engine {
 
   const ModelConfig& config() const override { return checkpoint_->config; }
   std::unique_ptr<Session> NewSession() override {
-    return std::make_unique<ReferenceSession<A>>(model_, checkpoint_->config, model_->NewState());
+    return std::make_unique<ReferenceSession<A>>(checkpoint_, model_, model_->NewState());
   }
 
  private:
