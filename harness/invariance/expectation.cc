@@ -75,7 +75,7 @@ ReferenceRuns::ReferenceRuns(std::shared_ptr<const Checkpoint> checkpoint, std::
   LOCKSTEP_CHECK(!prompt_.empty() && companion_tokens > 0);
 }
 
-const Expectations& ReferenceRuns::For(const NumericsOptions& numerics) {
+const Expectations& ReferenceRuns::For(const NumericsOptions& numerics) & {
   std::unique_ptr<Expectations>& slot = by_numerics_[NameOf(numerics)];
   if (!slot) {
     slot = std::make_unique<Expectations>();

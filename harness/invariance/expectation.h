@@ -24,11 +24,12 @@ struct Expectation {
   std::vector<float> logits;  // [ids][vocab]
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
-  // Rows [begin, end).
-  std::span<const float> Rows(std::int64_t begin, std::int64_t end) const {
+  // Rows [begin, end): they live as long as this object, so a temporary has none to give.
+  std::span<const float> Rows(std::int64_t begin, std::int64_t end) const& {
     return std::span(logits).subspan(static_cast<std::size_t>(begin * vocab),
                                      static_cast<std::size_t>((end - begin) * vocab));
   }
+  std::span<const float> Rows(std::int64_t begin, std::int64_t end) const&& = delete;
 };
 
 // The two sequences of a check under one arithmetic: the one that is checked in all ways, and one for the
@@ -52,7 +53,9 @@ class ReferenceRuns {
   ReferenceRuns(std::shared_ptr<const Checkpoint> checkpoint, std::vector<std::int32_t> prompt,
                 std::int64_t companion_tokens);
 
-  const Expectations& For(const NumericsOptions& numerics);
+  // Lives as long as this object; a temporary cannot be asked.
+  const Expectations& For(const NumericsOptions& numerics) &;
+  const Expectations& For(const NumericsOptions& numerics) && = delete;
   // All steps of the main sequence, for diagnosis.
   std::unique_ptr<TraceRecorder> Trace(const NumericsOptions& numerics);
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fast/engine.h"
@@ -112,6 +113,21 @@ TEST(MemoryLimitTest, ExpertsThatDoNotFitAreStreamed) {
   EXPECT_GT(stats.picks_streamed, 0);
   EXPECT_EQ(stats.picks_cpu, 0);
   EXPECT_GT(stats.bytes_copied, 0);
+}
+
+// --- expectations
+
+template <typename Runs>
+concept GivesExpectations = requires(Runs&& runs, NumericsOptions numerics) { std::forward<Runs>(runs).For(numerics); };
+template <typename Run>
+concept GivesRows = requires(Run&& run) { std::forward<Run>(run).Rows(0, 1); };
+
+// What would dangle does not compile.
+TEST(ExpectationTest, ATemporaryGivesNoReferences) {
+  EXPECT_TRUE(GivesExpectations<ReferenceRuns&>);
+  EXPECT_FALSE(GivesExpectations<ReferenceRuns>);
+  EXPECT_TRUE(GivesRows<const Expectation&>);
+  EXPECT_FALSE(GivesRows<Expectation>);
 }
 
 // --- the matrix itself
