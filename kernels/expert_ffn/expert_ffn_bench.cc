@@ -48,8 +48,7 @@ const ExpertProblem& ProblemOf(const Form& form, std::int64_t rows) {
 }
 
 // The first or second half of the experts.
-ExpertFfnArgs HalfOf(const ExpertProblem& problem, bool second, std::uint16_t* y, std::int32_t* overflow) {
-  ExpertFfnArgs args = problem.Args(y, overflow);
+ExpertFfnArgs HalfOf(ExpertFfnArgs args, bool second) {
   args.num_jobs = kExpertsOfToken;
   if (second) args.jobs += kExpertsOfToken;
   return args;
@@ -57,20 +56,25 @@ ExpertFfnArgs HalfOf(const ExpertProblem& problem, bool second, std::uint16_t* y
 
 void RunExperts(benchmark::State& state, const Form& form, Isa isa, std::int64_t rows) {
   const ExpertProblem& problem = ProblemOf(form, rows);
-  const std::unique_ptr<CpuStream> stream = MakeCpuStream(1);
   const std::size_t size = static_cast<std::size_t>(problem.pairs() * kHidden);
+  const Implementation generic(Isa::kGeneric, form.profile, 1), implementation(isa, form.profile, 1);
+  CallMemory memory(implementation);
+  std::vector<ExpertJob> jobs;
   std::vector<std::uint16_t> y(size), expected(size);
   std::int32_t overflow = 0;
-  const Kernel<ExpertFfnArgs> kernel = CpuExpertFfn(isa, form.profile);
-  kernel(*stream, HalfOf(problem, false, y.data(), &overflow));
-  CpuExpertFfn(Isa::kGeneric, form.profile)(*stream, HalfOf(problem, false, expected.data(), &overflow));
+  ExpertFfnArgs args = problem.Place(memory, jobs);
+  args.overflow = &overflow;
+  args.y = expected.data();
+  generic.kernels().expert_ffn(generic.stream(), HalfOf(args, false));
+  args.y = y.data();
+  implementation.kernels().expert_ffn(implementation.stream(), HalfOf(args, false));
   if (y != expected) {
     std::fprintf(stderr, "%s differs from the generic build\n", form.name);
     std::abort();
   }
   bool second = false;
   for (auto _ : state) {
-    kernel(*stream, HalfOf(problem, second, y.data(), &overflow));
+    implementation.kernels().expert_ffn(implementation.stream(), HalfOf(args, second));
     second = !second;
     benchmark::ClobberMemory();
   }

@@ -8,6 +8,7 @@
 
 #include "kernels/expert_ffn/expert_ffn.h"
 #include "kernels/linear/linear_cases.h"
+#include "kernels/testing/implementations.h"
 
 namespace lockstep::kernels {
 
@@ -50,7 +51,7 @@ class ExpertProblem {
       pairs += c.rows[e] + (c.routed ? 1 : 0);
     }
     for (std::size_t e = 0; e < specs_.size(); ++e) {
-      jobs_.push_back({.spec = &specs_[e], .blob = blobs_[e].data(), .begin = begins_[e], .rows = c.rows[e]});
+      jobs_.push_back({.spec = &specs_[e], .begin = begins_[e], .rows = c.rows[e]});
     }
     pairs_ = pairs;
     x_ = maker_.Inputs(c.tokens, c.hidden, Recipe::kNormal);
@@ -64,16 +65,18 @@ class ExpertProblem {
   ExpertProblem(const ExpertProblem&) = delete;
   ExpertProblem& operator=(const ExpertProblem&) = delete;
 
-  ExpertFfnArgs Args(std::uint16_t* y, std::int32_t* overflow) const {
-    return {.jobs = jobs_.data(),
-            .num_jobs = static_cast<std::int64_t>(jobs_.size()),
-            .x = x_.data(),
-            .token = c_.routed ? token_.data() : nullptr,
-            .weight = c_.routed ? weight_.data() : nullptr,
+  // The arguments of one implementation. The arrays come to `memory`, the jobs into `jobs`; both outlive the
+  // call.
+  ExpertFfnArgs Place(CallMemory& memory, std::vector<ExpertJob>& jobs) const {
+    jobs = jobs_;
+    for (std::size_t e = 0; e < jobs.size(); ++e) jobs[e].blob = memory.In(blobs_[e]);
+    return {.jobs = jobs.data(),
+            .num_jobs = static_cast<std::int64_t>(jobs.size()),
+            .x = memory.In(x_),
+            .token = c_.routed ? memory.In(token_) : nullptr,
+            .weight = c_.routed ? memory.In(weight_) : nullptr,
             .limit = c_.limit,
-            .hidden = c_.hidden,
-            .y = y,
-            .overflow = overflow};
+            .hidden = c_.hidden};
   }
 
   std::int64_t pairs() const { return pairs_; }

@@ -1,5 +1,5 @@
-// The CPU experts of every instruction set against the reference's mixture of experts in contract arithmetic,
-// bit for bit.
+// The experts of every instruction set, and of the CUDA device where there is one, against the reference's
+// mixture of experts in contract arithmetic, bit for bit.
 #include "kernels/expert_ffn/expert_ffn.h"
 
 #include <gtest/gtest.h>
@@ -97,29 +97,54 @@ class Reference {
 
 std::uint16_t WithoutNegativeZero(std::uint16_t bits) { return bits == 0x8000 ? 0 : bits; }
 
-void CheckAgainstReference(const ExpertCase& c, const std::vector<int>& thread_counts) {
-  const ExpertProblem problem(c);
-  const std::vector<std::uint16_t> expected = Reference(c, problem).Outputs();
-  std::size_t zeros = 0;
-  for (const std::uint16_t bits : expected) zeros += bits == 0;
-  EXPECT_LT(2 * zeros, expected.size()) << "a result that proves little";
-  for (const Isa isa : SupportedIsas()) {
-    for (const int threads : thread_counts) {
-      SCOPED_TRACE(std::string(NameOf(isa)) + ", threads " + std::to_string(threads) + ", " +
-                   std::string(NameOf(c.numerics.profile)));
-      const std::unique_ptr<CpuStream> stream = MakeCpuStream(threads);
-      std::vector<std::uint16_t> y(expected.size() + 64, kGuard);
-      std::int32_t overflow = 0;
-      const ExpertFfnArgs args = problem.Args(y.data(), &overflow);
-      CpuExpertFfn(isa, c.numerics.profile)(*stream, args);
-      EXPECT_EQ(overflow, 0);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_EQ(WithoutNegativeZero(y[i]), expected[i])
-            << "pair " << i / static_cast<std::size_t>(c.hidden) << ", output "
-            << i % static_cast<std::size_t>(c.hidden);
-      }
-      for (std::size_t i = expected.size(); i < y.size(); ++i) ASSERT_EQ(y[i], kGuard);
+// y [pairs][hidden] of `problem` and a guard behind it.
+std::vector<std::uint16_t> Run(const Implementation& implementation, const ExpertProblem& problem,
+                               std::int64_t hidden) {
+  std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * hidden) + 64, kGuard);
+  std::vector<std::int32_t> overflow = {0};
+  CallMemory memory(implementation);
+  std::vector<ExpertJob> jobs;
+  ExpertFfnArgs args = problem.Place(memory, jobs);
+  args.y = memory.InOut(y);
+  args.overflow = memory.InOut(overflow);
+  implementation.kernels().expert_ffn(implementation.stream(), args);
+  memory.Finish();
+  EXPECT_EQ(overflow[0], 0);
+  return y;
+}
+
+// A case and what the reference makes of it.
+class Checked {
+ public:
+  explicit Checked(const ExpertCase& c) : c_(c), problem_(c), expected_(Reference(c, problem_).Outputs()) {
+    std::size_t zeros = 0;
+    for (const std::uint16_t bits : expected_) zeros += bits == 0;
+    EXPECT_LT(2 * zeros, expected_.size()) << "a result that proves little";
+  }
+
+  void Check(const Implementation& implementation) const {
+    SCOPED_TRACE(implementation.name() + ", " + std::string(NameOf(c_.numerics.profile)));
+    const std::vector<std::uint16_t> y = Run(implementation, problem_, c_.hidden);
+    for (std::size_t i = 0; i < expected_.size(); ++i) {
+      ASSERT_EQ(WithoutNegativeZero(y[i]), expected_[i])
+          << "pair " << i / static_cast<std::size_t>(c_.hidden) << ", output "
+          << i % static_cast<std::size_t>(c_.hidden);
     }
+    for (std::size_t i = expected_.size(); i < y.size(); ++i) ASSERT_EQ(y[i], kGuard);
+  }
+
+ private:
+  ExpertCase c_;
+  ExpertProblem problem_;
+  std::vector<std::uint16_t> expected_;
+};
+
+void CheckAgainstReference(const ExpertCase& c, const std::vector<int>& thread_counts) {
+  const Checked checked(c);
+  for (const int threads : thread_counts) {
+    SCOPED_TRACE("threads " + std::to_string(threads));
+    for (const Implementation& implementation : Implementations(c.numerics.profile, threads))
+      checked.Check(implementation);
   }
 }
 
@@ -194,6 +219,52 @@ TEST(ExpertFfnAgainstReference, SharedExpertAndNoLimit) {
   }
 }
 
+// The device alone, where there is one: more rows and more experts than a launch's parameters hold.
+class ExpertFfnOnDevice : public testing::TestWithParam<Implementation> {
+ protected:
+  void Check(const ExpertCase& c) { Checked(c).Check(GetParam()); }
+};
+
+TEST_P(ExpertFfnOnDevice, EveryNumberOfRows) {
+  for (const LinearCase& form :
+       {Trellis(6), Trellis(10), Trellis(6, Codebook::kMcg), LinearCase{.kind = Kind::kFp8Block}}) {
+    for (const std::int64_t rows : {1, 2, 5, 8, 16, 17, 64, 130, 300}) {
+      Check({.experts = std::vector<ExpertForm>(3, Uniform(form)),
+             .rows = {rows, 1, rows},
+             .tokens = rows,
+             .hidden = 160,
+             .features = 96});
+    }
+  }
+}
+
+TEST_P(ExpertFfnOnDevice, OddGroupsOfExperts) {
+  for (const std::size_t experts : {1, 3, 7, 25, 61}) {
+    ExpertCase c = {.tokens = 13, .hidden = 130, .features = 140};
+    for (std::size_t e = 0; e < experts; ++e) {
+      c.experts.push_back(Uniform(e % 5 == 3   ? Trellis(6, Codebook::kMcg)
+                                  : e % 5 == 4 ? Trellis(4)
+                                               : Trellis(6)));
+      c.rows.push_back(static_cast<std::int64_t>(e * 7 % 19));
+    }
+    c.rows[0] = 33;
+    Check(c);
+  }
+}
+
+TEST_P(ExpertFfnOnDevice, EveryRateAndCodebook) {
+  for (const Codebook codebook : {Codebook::k3inst, Codebook::kMcg, Codebook::kMul1}) {
+    for (const int bits_x2 : {2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}) {
+      const ExpertForm form = Uniform(Trellis(bits_x2, codebook));
+      Check({.experts = {form, form}, .rows = {9, 1}, .tokens = 4, .hidden = 200, .features = 150});
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, ExpertFfnOnDevice, testing::ValuesIn(DeviceImplementations()),
+                         testing::PrintToStringParamName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExpertFfnOnDevice);
+
 TEST(ExpertFfnMemory, ASecondCallAllocatesNothing) {
   const ExpertCase c = {.experts = {Uniform(Trellis(6)), Uniform(Trellis(6, Codebook::kMcg))},
                         .rows = {3, 2},
@@ -202,13 +273,17 @@ TEST(ExpertFfnMemory, ASecondCallAllocatesNothing) {
                         .features = 128};
   const ExpertProblem problem(c);
   for (const Isa isa : SupportedIsas()) {
-    const std::unique_ptr<CpuStream> stream = MakeCpuStream(2);
+    const Implementation implementation(isa, Profile::kSm90, 2);
     std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * c.hidden));
     std::int32_t overflow = 0;
-    const ExpertFfnArgs args = problem.Args(y.data(), &overflow);
-    CpuExpertFfn(isa, Profile::kSm90)(*stream, args);
+    CallMemory memory(implementation);
+    std::vector<ExpertJob> jobs;
+    ExpertFfnArgs args = problem.Place(memory, jobs);
+    args.y = y.data();
+    args.overflow = &overflow;
+    implementation.kernels().expert_ffn(implementation.stream(), args);
     counting = true;
-    CpuExpertFfn(isa, Profile::kSm90)(*stream, args);
+    implementation.kernels().expert_ffn(implementation.stream(), args);
     counting = false;
     EXPECT_EQ(allocations, 0);
   }
@@ -224,16 +299,23 @@ TEST(ExpertFfnOverflow, ActivationsBeyondFp16RaiseTheFlag) {
   const ExpertProblem problem(c);
   std::vector<std::uint16_t> large = problem.x();
   for (std::uint16_t& value : large) value = FloatToBF16(BF16ToFloat(value) * 1e4f);
-  for (const Isa isa : SupportedIsas()) {
-    const std::unique_ptr<CpuStream> stream = MakeCpuStream(2);
-    std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * c.hidden));
-    std::int32_t overflow = 0;
-    ExpertFfnArgs args = problem.Args(y.data(), &overflow);
-    CpuExpertFfn(isa, Profile::kFma)(*stream, args);
-    EXPECT_EQ(overflow, 0);
-    args.x = large.data();
-    CpuExpertFfn(isa, Profile::kFma)(*stream, args);
-    EXPECT_EQ(overflow, 1);
+  for (const Profile profile : {Profile::kFma, Profile::kSm90}) {
+    for (const Implementation& implementation : Implementations(profile, 2)) {
+      SCOPED_TRACE(implementation.name());
+      for (const bool overflows : {false, true}) {
+        std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * c.hidden));
+        std::vector<std::int32_t> overflow = {0};
+        CallMemory memory(implementation);
+        std::vector<ExpertJob> jobs;
+        ExpertFfnArgs args = problem.Place(memory, jobs);
+        args.y = memory.InOut(y);
+        args.overflow = memory.InOut(overflow);
+        if (overflows) args.x = memory.In(large);
+        implementation.kernels().expert_ffn(implementation.stream(), args);
+        memory.Finish();
+        EXPECT_EQ(overflow[0], overflows ? 1 : 0);
+      }
+    }
   }
 }
 

@@ -1,4 +1,5 @@
-// The CPU linears of every instruction set against the reference in contract arithmetic, bit for bit.
+// The linears of every instruction set, and of the CUDA device where there is one, against the reference in
+// contract arithmetic, bit for bit.
 #include "kernels/linear/linear.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "kernels/linear/linear_cases.h"
+#include "kernels/testing/implementations.h"
 #include "reference/linear.h"
 
 namespace lockstep::kernels {
@@ -34,14 +36,14 @@ struct Setup {
   std::uint64_t seed = 1;
 };
 
-std::string Describe(const Setup& setup, Isa isa, std::int64_t rows, int threads) {
+std::string Describe(const Setup& setup, const Implementation& implementation, std::int64_t rows, int threads) {
   const LinearCase& w = setup.weight;
   return "kind " + std::to_string(static_cast<int>(w.kind)) + " " + std::to_string(w.out) + "x" +
          std::to_string(w.in) + " bits_x2 " + std::to_string(w.bits_x2) + " " +
          std::string(NameOf(w.codebook)) + " block " + std::to_string(w.block) + " recipe " +
          std::to_string(static_cast<int>(w.recipe)) + " " + std::string(NameOf(setup.numerics.profile)) + " " +
          std::string(NameOf(setup.numerics.act_quant)) + (setup.numerics.fake_quant ? "" : " no fake quant") +
-         ", " + std::string(NameOf(isa)) + ", rows " + std::to_string(rows) + ", threads " +
+         ", " + implementation.name() + ", rows " + std::to_string(rows) + ", threads " +
          std::to_string(threads);
 }
 
@@ -74,59 +76,61 @@ class Problem {
 
   const Matrix<float>& expected_TN() const { return expected_TN_; }
 
-  void Check(Isa isa) const {
-    for (const int threads : setup_.threads) {
-      const std::unique_ptr<CpuStream> stream = MakeCpuStream(threads);
-      for (const std::int64_t rows : setup_.rows) {
-        SCOPED_TRACE(Describe(setup_, isa, rows, threads));
-        CheckFp32(isa, *stream, rows);
-        CheckBF16(isa, *stream, rows);
-        if (testing::Test::HasFailure()) return;
-      }
+  void Check(const Implementation& implementation, int threads = 1) const {
+    CallMemory memory(implementation);
+    LinearArgs args = {.spec = &spec_, .blob = memory.In(blob_), .x = memory.In(x_), .x_stride = x_stride_};
+    for (const std::int64_t rows : setup_.rows) {
+      SCOPED_TRACE(Describe(setup_, implementation, rows, threads));
+      args.rows = rows;
+      CheckFp32(implementation, args);
+      CheckBF16(implementation, args);
+      if (testing::Test::HasFailure()) return;
     }
   }
 
   void Check() const {
-    for (const Isa isa : SupportedIsas()) Check(isa);
+    for (const int threads : setup_.threads) {
+      for (const Implementation& implementation : Implementations(setup_.numerics.profile, threads))
+        Check(implementation, threads);
+    }
   }
 
  private:
-  LinearArgs Args(std::int64_t rows) const {
-    return {.spec = &spec_, .blob = blob_.data(), .x = x_.data(), .x_stride = x_stride_, .rows = rows};
+  // Runs with y [rows + 1][out + 3] of `guard` for the output that `y_field` names.
+  template <typename T>
+  std::vector<T> Run(const Implementation& implementation, LinearArgs args, T* LinearArgs::*y_field,
+                     T guard) const {
+    std::vector<T> y(static_cast<std::size_t>((args.rows + 1) * (setup_.weight.out + 3)), guard);
+    std::vector<std::int32_t> overflow = {0};
+    CallMemory memory(implementation);
+    args.*y_field = memory.InOut(y);
+    args.y_stride = setup_.weight.out + 3;
+    args.overflow = memory.InOut(overflow);
+    implementation.kernels().linear(implementation.stream(), args);
+    memory.Finish();
+    EXPECT_EQ(overflow[0], 0);
+    return y;
   }
 
-  void CheckFp32(Isa isa, CpuStream& stream, std::int64_t rows) const {
+  void CheckFp32(const Implementation& implementation, const LinearArgs& args) const {
     const std::int64_t out = setup_.weight.out, stride = out + 3;
     const float guard = -12345.0f;
-    std::vector<float> y(static_cast<std::size_t>((rows + 1) * stride), guard);
-    LinearArgs args = Args(rows);
-    std::int32_t overflow = 0;
-    args.y_fp32 = y.data();
-    args.y_stride = stride;
-    args.overflow = &overflow;
-    CpuLinear(isa, setup_.numerics.profile)(stream, args);
-    EXPECT_EQ(overflow, 0);
+    const std::vector<float> y = Run(implementation, args, &LinearArgs::y_fp32, guard);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(y.size()); ++i) {
       const std::int64_t t = i / stride, n = i % stride;
-      const float expected = t < rows && n < out ? expected_TN_(t, n) : guard;
+      const float expected = t < args.rows && n < out ? expected_TN_(t, n) : guard;
       const float actual = y[static_cast<std::size_t>(i)];
       ASSERT_EQ(std::memcmp(&actual, &expected, 4), 0)
           << "row " << t << ", output " << n << ": " << actual << ", expected " << expected;
     }
   }
 
-  void CheckBF16(Isa isa, CpuStream& stream, std::int64_t rows) const {
+  void CheckBF16(const Implementation& implementation, const LinearArgs& args) const {
     const std::int64_t out = setup_.weight.out, stride = out + 3;
-    std::vector<std::uint16_t> y(static_cast<std::size_t>((rows + 1) * stride), kGuard);
-    LinearArgs args = Args(rows);
-    std::int32_t overflow = 0;
-    args.y_bf16 = y.data();
-    args.y_stride = stride;
-    args.overflow = &overflow;
-    CpuLinear(isa, setup_.numerics.profile)(stream, args);
+    const std::vector<std::uint16_t> y = Run(implementation, args, &LinearArgs::y_bf16, kGuard);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(y.size()); ++i) {
       const std::int64_t t = i / stride, n = i % stride;
-      const std::uint16_t expected = t < rows && n < out ? FloatToBF16(expected_TN_(t, n)) : kGuard;
+      const std::uint16_t expected = t < args.rows && n < out ? FloatToBF16(expected_TN_(t, n)) : kGuard;
       ASSERT_EQ(y[static_cast<std::size_t>(i)], expected) << "row " << t << ", output " << n;
     }
   }
@@ -271,6 +275,70 @@ TEST(LinearAgainstReference, SlicesOfRows) {
   }
 }
 
+// The device alone, where there is one: more rows than its tiles have, for every form that it computes.
+class LinearOnDevice : public testing::TestWithParam<Implementation> {};
+
+void CheckManyRows(const Implementation& implementation, Setup setup) {
+  setup.rows = {1, 2, 5, 8, 16, 17, 64, 130, 300};
+  const Problem problem(setup);
+  ExpectTrustworthy(problem.expected_TN());
+  problem.Check(implementation);
+}
+
+TEST_P(LinearOnDevice, IntegerMul1AtEveryRateAndManyRows) {
+  for (const int bits_x2 : kRates) {
+    for (const ActQuant act_quant : {ActQuant::kInt8, ActQuant::kInt16}) {
+      CheckManyRows(
+          GetParam(),
+          {.weight = {.kind = Kind::kExl3, .out = 140, .in = 390, .bits_x2 = bits_x2, .bias = bits_x2 % 4 == 0},
+           .numerics = {.act_quant = act_quant}});
+    }
+  }
+}
+
+TEST_P(LinearOnDevice, HalfTrellisAtEveryRateAndManyRows) {
+  for (const Codebook codebook : kCodebooks) {
+    for (const int bits_x2 : kRates) {
+      CheckManyRows(
+          GetParam(),
+          {.weight = {.kind = Kind::kExl3, .out = 140, .in = 260, .bits_x2 = bits_x2, .codebook = codebook},
+           .numerics = {.act_quant = ActQuant::kNone}});
+    }
+  }
+}
+
+TEST_P(LinearOnDevice, StoredFormsAndManyRows) {
+  const LinearCase cases[] = {
+      {.kind = Kind::kBF16, .out = 37, .in = 700},
+      {.kind = Kind::kF16, .out = 37, .in = 700},
+      {.kind = Kind::kF32, .out = 37, .in = 700},
+      {.kind = Kind::kFp8Block, .out = 37, .in = 700, .block = 32},
+      {.kind = Kind::kFp8Block, .out = 150, .in = 700, .block = 128},
+      {.kind = Kind::kFp4Row, .out = 37, .in = 704},
+  };
+  for (const LinearCase& weight : cases) {
+    for (const bool fake_quant : {true, false}) {
+      CheckManyRows(GetParam(), {.weight = weight,
+                                 .numerics = {.fake_quant = fake_quant},
+                                 .activation_block = weight.block == 128 ? 128 : 32});
+    }
+  }
+}
+
+// Sizes of V4.1's matrices, all four K segments full.
+TEST_P(LinearOnDevice, LongReductions) {
+  for (const Codebook codebook : {Codebook::kMul1, Codebook::kMcg}) {
+    for (const std::int64_t in : {2304, 5120})
+      CheckManyRows(
+          GetParam(),
+          {.weight = {.kind = Kind::kExl3, .out = 128, .in = in, .bits_x2 = 6, .codebook = codebook}});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, LinearOnDevice, testing::ValuesIn(DeviceImplementations()),
+                         testing::PrintToStringParamName());
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinearOnDevice);
+
 // Small integers: every order of summation is exact, so the sums are simply the sums.
 TEST(LinearLattice, SumsAreExactWhateverTheProfile) {
   for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kF32, Kind::kFp8Block, Kind::kFp4Row}) {
@@ -284,24 +352,26 @@ TEST(LinearLattice, SumsAreExactWhateverTheProfile) {
       x_TK.data()[i] = static_cast<double>(BF16ToFloat(x[static_cast<std::size_t>(i)]));
     const Matrix<double> expected_TN = truth.Apply(linear.weight, x_TK, LinearOutput::kFp32);
     for (const Profile profile : kProfiles) {
-      for (const Isa isa : SupportedIsas()) {
-        const LinearSpec spec =
-            MakeLinearSpec(linear.weight, {.profile = profile, .fake_quant = false}, kActivationBlock);
-        std::vector<std::byte> blob(static_cast<std::size_t>(spec.bytes));
-        PackLinear(linear.weight, spec, blob.data());
+      const LinearSpec spec =
+          MakeLinearSpec(linear.weight, {.profile = profile, .fake_quant = false}, kActivationBlock);
+      std::vector<std::byte> blob(static_cast<std::size_t>(spec.bytes));
+      PackLinear(linear.weight, spec, blob.data());
+      for (const Implementation& implementation : Implementations(profile)) {
         std::vector<float> y(static_cast<std::size_t>(3 * weight.out));
-        std::int32_t overflow = 0;
-        const std::unique_ptr<CpuStream> stream = MakeCpuStream(1);
-        CpuLinear(isa, profile)(*stream, {.spec = &spec,
-                                          .blob = blob.data(),
-                                          .x = x.data(),
-                                          .x_stride = weight.in,
-                                          .rows = 3,
-                                          .y_fp32 = y.data(),
-                                          .y_stride = weight.out,
-                                          .overflow = &overflow});
+        std::vector<std::int32_t> overflow = {0};
+        CallMemory memory(implementation);
+        implementation.kernels().linear(implementation.stream(), {.spec = &spec,
+                                                                  .blob = memory.In(blob),
+                                                                  .x = memory.In(x),
+                                                                  .x_stride = weight.in,
+                                                                  .rows = 3,
+                                                                  .y_fp32 = memory.InOut(y),
+                                                                  .y_stride = weight.out,
+                                                                  .overflow = memory.InOut(overflow)});
+        memory.Finish();
         for (std::size_t i = 0; i < y.size(); ++i)
-          ASSERT_EQ(static_cast<double>(y[i]), expected_TN.data()[i]) << NameOf(profile);
+          ASSERT_EQ(static_cast<double>(y[i]), expected_TN.data()[i])
+              << NameOf(profile) << ", " << implementation;
       }
     }
   }
@@ -329,32 +399,32 @@ TEST(LinearOverflow, ValuesBeyondFp16RaiseTheFlag) {
     PackLinear(linear.weight, spec, blob.data());
     std::vector<std::uint16_t> x = maker.Inputs(3, 256, Recipe::kNormal);
     x[256 + 200] = FloatToBF16(3e5f);
-    for (const Isa isa : SupportedIsas()) {
-      std::vector<float> y(static_cast<std::size_t>(3 * c.weight.out));
-      std::int32_t overflow = 0;
-      const std::unique_ptr<CpuStream> stream = MakeCpuStream(2);
-      LinearArgs args = {.spec = &spec,
-                         .blob = blob.data(),
-                         .x = x.data(),
-                         .x_stride = 256,
-                         .rows = 1,
-                         .y_fp32 = y.data(),
-                         .y_stride = c.weight.out,
-                         .overflow = &overflow};
-      CpuLinear(isa, Profile::kSm90)(*stream, args);
-      EXPECT_EQ(overflow, 0) << "only row 1 is out of range";
-      args.rows = 3;
-      CpuLinear(isa, Profile::kSm90)(*stream, args);
-      EXPECT_EQ(overflow, c.overflows ? 1 : 0);
+    for (const Implementation& implementation : Implementations(Profile::kSm90, 2)) {
+      SCOPED_TRACE(implementation.name());
+      for (const std::int64_t rows : {1, 3}) {
+        std::vector<float> y(static_cast<std::size_t>(3 * c.weight.out));
+        std::vector<std::int32_t> overflow = {0};
+        CallMemory memory(implementation);
+        implementation.kernels().linear(implementation.stream(), {.spec = &spec,
+                                                                  .blob = memory.In(blob),
+                                                                  .x = memory.In(x),
+                                                                  .x_stride = 256,
+                                                                  .rows = rows,
+                                                                  .y_fp32 = memory.InOut(y),
+                                                                  .y_stride = c.weight.out,
+                                                                  .overflow = memory.InOut(overflow)});
+        memory.Finish();
+        EXPECT_EQ(overflow[0], rows == 3 && c.overflows ? 1 : 0) << "only row 1 is out of range";
+      }
     }
   }
 }
 
 TEST(LinearContract, IdsNameFamiliesAndProfileNotTheInstructionSet) {
-  for (const Isa isa : SupportedIsas()) {
-    EXPECT_EQ(CpuLinear(isa, Profile::kSm90).contract, "linear/H(sm90)+I+F");
-    EXPECT_EQ(CpuLinear(isa, Profile::kFma).contract, "linear/H(fma)+I+F");
-  }
+  for (const Implementation& implementation : Implementations(Profile::kSm90))
+    EXPECT_EQ(implementation.kernels().linear.contract, "linear/H(sm90)+I+F");
+  for (const Implementation& implementation : Implementations(Profile::kFma))
+    EXPECT_EQ(implementation.kernels().linear.contract, "linear/H(fma)+I+F");
 }
 
 }  // namespace
