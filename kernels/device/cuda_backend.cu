@@ -16,6 +16,7 @@
 #include "kernels/index_select/index_select_cuda.h"
 #include "kernels/kv_rows/kv_rows_cuda.h"
 #include "kernels/linear/linear_cuda.h"
+#include "kernels/pair_groups/pair_groups_cuda.h"
 #include "kernels/router/router_cuda.h"
 #include "model/error.h"
 
@@ -56,6 +57,7 @@ KernelTable MakeCudaTable() {
   table.index_select = CudaIndexSelect();
   table.attention = CudaAttention();
   table.router = CudaRouter();
+  table.pair_groups = CudaPairGroups();
   table.expert_ffn = CudaExpertFfn();
   table.combine = CudaCombine();
   table.engram_gate = CudaEngramGate();

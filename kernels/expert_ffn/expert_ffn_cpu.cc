@@ -59,7 +59,7 @@ class BatchRun {
 
   void RunAll() {
     Cursor cursor;
-    while (cursor.job < args_.num_jobs) {
+    while (cursor.job < num_jobs()) {
       const Cursor begin = cursor;
       std::size_t bytes = 0;
       std::int64_t count = 0;
@@ -72,12 +72,22 @@ class BatchRun {
   }
 
  private:
+  std::int64_t num_jobs() const { return args_.table ? *args_.groups.num_active : args_.num_jobs; }
+  ExpertJob JobAt(std::int64_t i) const {
+    if (!args_.table) return args_.jobs[i];
+    const std::int32_t expert = args_.groups.active_X[i];
+    return {.spec = &args_.table->forms[args_.table->form_X[expert]],
+            .blob = args_.table->blob_X[expert],
+            .begin = args_.groups.begin_X[expert],
+            .rows = args_.groups.count_X[expert]};
+  }
+
   // Calls visit for the chunks of the batch that begins at `cursor`, and leaves it at the next.
   template <typename Visit>
   void Walk(Cursor* cursor, Visit visit) const {
     std::int64_t batch_rows = 0;
-    while (cursor->job < args_.num_jobs && batch_rows < kBatchRows) {
-      const ExpertJob& job = args_.jobs[cursor->job];
+    while (cursor->job < num_jobs() && batch_rows < kBatchRows) {
+      const ExpertJob job = JobAt(cursor->job);
       const std::int64_t rows = std::min({job.rows - cursor->row, kMaxLinearRows, kBatchRows - batch_rows});
       if (rows > 0) {
         Chunk chunk;

@@ -26,7 +26,9 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.index_select = CpuIndexSelect(isa, profile);
   table.attention = CpuAttention(isa, profile);
   table.router = CpuRouter(isa);
+  table.pair_groups = CpuPairGroups();
   table.expert_ffn = CpuExpertFfn(isa, profile);
+  table.device_jobs = true;
   table.combine = CpuCombine(isa);
   table.engram_gate = CpuEngramGate(isa);
   table.argmax = CpuArgmax(isa);

@@ -13,6 +13,7 @@
 #include "kernels/index_select/index_select.h"
 #include "kernels/kv_rows/kv_rows.h"
 #include "kernels/linear/linear.h"
+#include "kernels/pair_groups/pair_groups.h"
 #include "kernels/router/router.h"
 #include "model/numerics_options.h"
 
@@ -33,7 +34,9 @@ struct KernelTable {
   Kernel<IndexSelectArgs> index_select;
   Kernel<AttentionArgs> attention;
   Kernel<RouterArgs> router;
+  Kernel<PairGroupsArgs> pair_groups;
   Kernel<ExpertFfnArgs> expert_ffn;
+  bool device_jobs = false;  // whether expert_ffn takes jobs that the device made (ExpertFfnArgs::table)
   Kernel<CombineArgs> combine;
   Kernel<EngramGateArgs> engram_gate;
   Kernel<ArgmaxArgs> argmax;

@@ -1,0 +1,102 @@
+// A block an expert: it counts the pairs of lower experts and its own, then places its own. No block waits for another.
+#include "kernels/device/cuda_stream.cuh"
+#include "kernels/pair_groups/pair_groups_cuda.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kMaxExperts = 1024;
+
+struct Census {
+  int lower, own;        // pairs of lower experts, and of this one
+  int lower_experts;     // lower experts that have pairs
+  bool nan;
+};
+
+// Every thread gets the block's result.
+__device__ Census CountPairs(const PairGroupsArgs& a, int expert) {
+  __shared__ unsigned seen[kMaxExperts / 32];
+  __shared__ int lower_of_warp[kWarps], own_of_warp[kWarps];
+  for (int i = threadIdx.x; i < kMaxExperts / 32; i += kThreads) seen[i] = 0;
+  __syncthreads();
+  int lower = 0, own = 0;
+  bool nan = false;
+  for (std::int64_t i = threadIdx.x; i < a.rows * a.top_k; i += kThreads) {
+    const int e = a.experts_TK[i];
+    nan = nan || e < 0;
+    own += e == expert ? 1 : 0;
+    if (e < 0 || e >= expert) continue;
+    ++lower;
+    atomicOr(&seen[e / 32], 1u << (e % 32));
+  }
+  for (int stride = 16; stride > 0; stride /= 2) {
+    lower += __shfl_xor_sync(0xffffffffu, lower, stride);
+    own += __shfl_xor_sync(0xffffffffu, own, stride);
+  }
+  if ((threadIdx.x & 31) == 0) {
+    lower_of_warp[threadIdx.x / 32] = lower;
+    own_of_warp[threadIdx.x / 32] = own;
+  }
+  nan = __syncthreads_or(nan);
+  Census census{0, 0, 0, nan};
+  for (int w = 0; w < kWarps; ++w) {
+    census.lower += lower_of_warp[w];
+    census.own += own_of_warp[w];
+  }
+  for (int i = 0; i < kMaxExperts / 32; ++i) census.lower_experts += __popc(seen[i]);
+  return census;
+}
+
+// The expert's pairs in the order of the rows: ranks within a warp by ballot, over warps by their totals.
+__device__ void PlacePairs(const PairGroupsArgs& a, int expert, int first) {
+  __shared__ int of_warp[kWarps];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+  const std::int64_t all = a.rows * a.top_k;
+  for (std::int64_t base = 0; base < all; base += kThreads) {
+    const std::int64_t i = base + threadIdx.x;
+    const bool mine = i < all && a.experts_TK[i] == expert;
+    const unsigned votes = __ballot_sync(0xffffffffu, mine);
+    if (lane == 0) of_warp[warp] = __popc(votes);
+    __syncthreads();
+    int before = first + __popc(votes & ((1u << lane) - 1u));
+    for (int w = 0; w < kWarps; ++w) {
+      before += w < warp ? of_warp[w] : 0;
+      first += of_warp[w];
+    }
+    if (mine) {
+      a.token[before] = static_cast<std::int32_t>(i / a.top_k);
+      a.weight[before] = a.weights_TK[i];
+      a.pair_of_TK[i] = before;
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) PairGroupsKernel(PairGroupsArgs a) {
+  const int expert = blockIdx.x;
+  const Census census = CountPairs(a, expert);
+  if (threadIdx.x == 0) {
+    a.groups.count_X[expert] = census.own;
+    a.groups.begin_X[expert] = census.lower;
+    if (census.own > 0) a.groups.active_X[census.lower_experts] = expert;
+    if (expert == a.experts - 1) *a.groups.num_active = census.lower_experts + (census.own > 0 ? 1 : 0);
+    if (census.nan) *a.nan_flag = 1;
+  }
+  for (std::int64_t i = threadIdx.x; expert == 0 && census.nan && i < a.rows * a.top_k; i += kThreads) {
+    if (a.experts_TK[i] < 0) a.pair_of_TK[i] = 0;
+  }
+  if (census.own > 0) PlacePairs(a, expert, census.lower);
+}
+
+void RunPairGroups(Stream& stream, const PairGroupsArgs& a) {
+  PairGroupsKernel<<<static_cast<unsigned>(a.experts), kThreads, 0, AsCuda(stream).handle()>>>(a);
+  CheckLaunch("pair_groups");
+}
+
+}  // namespace
+
+Kernel<PairGroupsArgs> CudaPairGroups() { return {&RunPairGroups, "pair_groups"}; }
+
+}  // namespace lockstep::kernels
