@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/files.h"
+#include "cli/model_source.h"
 #include "harness/invariance/check_model.h"
 #include "model/checkpoint.h"
 #include "model/engine.h"
@@ -42,7 +43,7 @@ harness::CheckOptions OptionsOf(const CheckFlags& flags, const ModelConfig& conf
 }
 
 void RunCheck(const CheckFlags& flags) {
-  const auto checkpoint = std::make_shared<const Checkpoint>(OpenCheckpoint(flags.model));
+  const auto checkpoint = OpenModel(flags.model, /*only_fast=*/false);
   const harness::CheckResult result =
       harness::CheckModel(checkpoint, OptionsOf(flags, checkpoint->config),
                           [](const std::string& line) { std::cout << line << std::endl; });

@@ -73,7 +73,7 @@ std::unique_ptr<Engine> MakeFast(std::shared_ptr<const Checkpoint> checkpoint, c
 }  // namespace
 
 void AddEngineFlags(CLI::App& command, EngineFlags* flags) {
-  command.add_option("--model", flags->model, "Directory with config.json and safetensors")->required();
+  command.add_option("--model", flags->model, "Directory with config.json and safetensors, or synth:SHAPE[,bits=B][,layers=N]..., see lockstep synth")->required();
   command.add_option("--engine", flags->engine, "fast (the default) or reference");
   command.add_option("--device", flags->device,
                      "Where to run: cpu[:N][,mem=64MiB][,isa=avx2][,threads=N], cuda:0, cuda:0,1");

@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/engine_choice.h"
+#include "cli/model_source.h"
 #include "cli/files.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
@@ -120,7 +121,7 @@ void RunGenerate(const GenerateFlags& flags) {
   if (flags.max_tokens < 1) throw InputError("--max-tokens: expected at least 1");
   const EngineChoice choice = ChooseEngine(flags.engine);
   CheckPromptFlags(flags.prompt);
-  const auto checkpoint = std::make_shared<const Checkpoint>(OpenCheckpoint(flags.engine.model));
+  const auto checkpoint = OpenModel(flags.engine.model, choice.engine == "fast");
   const ModelConfig& config = checkpoint->config;
   const std::optional<Tokenizer> tokenizer = TokenizerOf(flags.engine.model);
   const std::vector<std::int32_t> prompt =

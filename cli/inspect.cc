@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/model_source.h"
 #include "model/checkpoint.h"
 
 namespace lockstep::cli {
@@ -132,7 +133,7 @@ ordered_json DescribeDTypes(const SafetensorsSet& files) {
   for (const auto& [name, tensor] : files.tensors()) {
     auto& [tensors, bytes] = by_dtype[NameOf(tensor.dtype)];
     ++tensors;
-    bytes += static_cast<std::int64_t>(tensor.data.size());
+    bytes += tensor.bytes();
   }
   ordered_json dtypes = ordered_json::object();
   for (const auto& [dtype, counts] : by_dtype) {
@@ -198,7 +199,7 @@ struct InspectFlags {
 };
 
 void RunInspect(const InspectFlags& flags) {
-  const ordered_json description = Describe(OpenCheckpoint(flags.model));
+  const ordered_json description = Describe(*OpenModel(flags.model, /*only_fast=*/true));
   if (flags.json) {
     std::cout << description.dump(1) << "\n";
   } else {

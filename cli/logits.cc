@@ -12,6 +12,7 @@
 #include "cli/engine_choice.h"
 #include "cli/files.h"
 #include "cli/margins.h"
+#include "cli/model_source.h"
 #include "cli/progress.h"
 #include "model/error.h"
 
@@ -70,7 +71,7 @@ void RunLogits(const LogitsFlags& flags) {
   const EngineChoice choice = ChooseEngine(flags.margins.empty() ? flags.engine : OnReference(flags.engine));
   const std::vector<std::int32_t> ids = ReadIds(flags.ids);
   if (ids.empty()) throw InputError(flags.ids + ": expected at least one token id");
-  const auto checkpoint = std::make_shared<const Checkpoint>(OpenCheckpoint(flags.engine.model));
+  const auto checkpoint = OpenModel(flags.engine.model, choice.engine == "fast");
   CheckIds(ids, 0, checkpoint->config);
 
   std::optional<OutputFile> out;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "fast/random_weights.h"
 #include "model/error.h"
 #include "model/float_formats.h"
 
@@ -36,6 +37,10 @@ class Loader {
     DeviceLinear linear;
     linear.name = weight.name;
     linear.spec = kernels::MakeLinearSpec(weight, numerics_, config_.weight_block_size, quantize_input);
+    if (IsRandom(weight)) {
+      linear.blob = Random(weight, linear.spec, weight.name);
+      return linear;
+    }
     std::vector<std::byte> packed(static_cast<std::size_t>(linear.spec.bytes));
     kernels::PackLinear(weight, linear.spec, packed.data());
     linear.blob = Array(packed, weight.name);
@@ -57,6 +62,10 @@ class Loader {
   DeviceExpert Expert(const ExpertWeights& weights) {
     DeviceExpert expert;
     expert.spec = kernels::MakeExpertSpec(weights, numerics_, config_.weight_block_size);
+    if (IsRandom(weights.w1)) {
+      expert.blob = Random(weights, expert.spec, weights.w1.name);
+      return expert;
+    }
     std::vector<std::byte> packed(static_cast<std::size_t>(expert.spec.bytes));
     kernels::PackExpert(weights, expert.spec, packed.data());
     expert.blob = Array(packed, weights.w1.name);
@@ -113,6 +122,13 @@ class Loader {
   }
 
  private:
+  template <typename Weights, typename Spec>
+  DeviceArray<std::byte> Random(const Weights& weights, const Spec& spec, std::string_view what) {
+    DeviceArray<std::byte> blob(device_, static_cast<std::size_t>(spec.bytes), what);
+    MakeRandom(device_.kernels(), device_.compute(), weights, spec, blob.data());
+    return blob;
+  }
+
   void Copy(std::byte* device, const void* host, std::size_t bytes) {
     device_.CopyIn(device_.compute(), device, static_cast<const std::byte*>(host), bytes);
     device_.Synchronize(device_.compute());

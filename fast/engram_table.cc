@@ -22,7 +22,7 @@ EngramTable::EngramTable(const Checkpoint& checkpoint) : checkpoint_(checkpoint)
   if (engram.max_ngram_size > kMaxNgram || engram.columns() > kMaxColumns) {
     throw InputError(checkpoint.dir + "/config.json: engram_max_ngram_size above 16 or more than 256 table columns are not supported");
   }
-  token_map_ = LoadEngramTokenMap(checkpoint.dir, checkpoint.config);
+  token_map_ = checkpoint.engram_token_map.empty() ? LoadEngramTokenMap(checkpoint.dir, checkpoint.config) : checkpoint.engram_token_map;
   pad_ = token_map_[static_cast<std::size_t>(engram.pad_id)];
   for (int i = 0; i < static_cast<int>(engram.layer_ids.size()); ++i) hashes_.push_back(MakeEngramHash(engram, i));
 }
@@ -38,11 +38,14 @@ void EngramTable::Gather(int index, std::span<const std::int32_t> recent, std::u
   EngramShift(std::span(compressed).first(recent.size()), pad_, ids);
   const std::span rows(row_numbers.data(), static_cast<std::size_t>(engram.columns()));
   lockstep::EngramRows(hashes_[static_cast<std::size_t>(index)], ids, rows);
-  const std::int64_t dim = engram.head_dim, scales = (dim + kScaleBlock - 1) / kScaleBlock;
+  const std::int64_t dim = engram.head_dim;
+  std::vector<std::byte> code_bytes, scale_bytes;
   for (std::int64_t row : rows) {
+    const std::byte* codes = weights.table.RowBytes(row, &code_bytes).data();
+    const std::byte* scales = weights.table_scale.empty() ? nullptr : weights.table_scale.RowBytes(row, &scale_bytes).data();
     for (std::int64_t d = 0; d < dim; ++d) {
-      const float scale = weights.table_scale.empty() ? 1.0f : weights.table_scale.Float(row * scales + d / kScaleBlock);
-      const float value = RoundToBF16(weights.table.Float(row * dim + d) * scale);
+      const float scale = scales ? FloatAt(weights.table_scale.dtype, scales, d / kScaleBlock) : 1.0f;
+      const float value = RoundToBF16(FloatAt(weights.table.dtype, codes, d) * scale);
       if (!std::isfinite(value)) {
         throw InputError(weights.table.file + ": tensor " + weights.table.name + " holds a value that is not finite in row " + std::to_string(row));
       }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fast/random_weights.h"
 #include "model/error.h"
 
 namespace lockstep::fast {
@@ -28,8 +29,12 @@ ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint
     for (const ExpertWeights& weights : checkpoint.weights.layers[l].experts) {
       Expert expert;
       expert.spec = kernels::MakeExpertSpec(weights, options.numerics, checkpoint.config.weight_block_size);
-      expert.host_blob = backend.AllocateHost(static_cast<std::size_t>(expert.spec.bytes), "expert weights");
-      kernels::PackExpert(weights, expert.spec, expert.host_blob);
+      if (IsRandom(weights.w1)) {
+        expert.random = &weights;
+      } else {
+        expert.host_blob = backend.AllocateHost(static_cast<std::size_t>(expert.spec.bytes), "expert weights");
+        kernels::PackExpert(weights, expert.spec, expert.host_blob);
+      }
       std::size_t& slot = slot_bytes[static_cast<std::size_t>(device_of[l])];
       slot = std::max(slot, static_cast<std::size_t>(expert.spec.bytes));
       layer.push_back(expert);
@@ -50,8 +55,16 @@ void ExpertStore::Place(std::span<const std::size_t> reserve_D) {
     for (int e = 0; e < static_cast<int>(experts_[static_cast<std::size_t>(l)].size()); ++e) {
       const std::size_t used = device(l).memory_used() + reserve, limit = device(l).memory_limit();
       if (WantResident(l, e, limit > used ? limit - used : 0)) SetResident(l, e, true);
+      MakeOnHost(at(l, e));
     }
   }
+}
+
+// An expert that is to stay on the host and is not there yet.
+void ExpertStore::MakeOnHost(Expert& expert) {
+  if (!expert.random) return;
+  expert.host_blob = backend_.AllocateHost(static_cast<std::size_t>(expert.spec.bytes), "expert weights");
+  MakeRandom(backend_.host_kernels(), backend_.host_stream(), *std::exchange(expert.random, nullptr), expert.spec, expert.host_blob);
 }
 
 ExpertStore::~ExpertStore() {
@@ -117,6 +130,10 @@ void ExpertStore::SetResident(int layer, int expert, bool resident) {
   const auto bytes = static_cast<std::size_t>(e.spec.bytes);
   if (resident) {
     e.device_blob = on.Allocate(bytes, "resident expert");
+    if (e.random) {
+      MakeRandom(on.kernels(), on.compute(), *std::exchange(e.random, nullptr), e.spec, e.device_blob);
+      return on.Synchronize(on.compute());
+    }
     on.CopyIn(on.copy(), e.device_blob, e.host_blob, bytes);
     on.Synchronize(on.copy());
     backend_.FreeHost(std::exchange(e.host_blob, nullptr));

@@ -26,7 +26,8 @@ struct ExpertUse {
 
 class ExpertStore {
  public:
-  // Packs all experts of `checkpoint` into host memory. Throws InputError when the staging slots do not fit.
+  // Packs all experts of `checkpoint` into host memory; those of a model without files are made by Place. `checkpoint` outlives the store.
+  // Throws InputError when the staging slots do not fit.
   ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of, const EngineOptions& options);
   ~ExpertStore();
   ExpertStore(const ExpertStore&) = delete;
@@ -58,6 +59,7 @@ class ExpertStore {
  private:
   struct Expert {
     kernels::ExpertSpec spec;
+    const ExpertWeights* random = nullptr;  // not made yet
     std::byte* host_blob = nullptr;
     std::byte* device_blob = nullptr;
   };
@@ -65,6 +67,7 @@ class ExpertStore {
   Expert& at(int layer, int expert) { return experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)]; }
   kernels::Device& device(int layer) { return backend_.device(device_of_[static_cast<std::size_t>(layer)]); }
   bool WantResident(int layer, int expert, std::size_t room) const;
+  void MakeOnHost(Expert& expert);
 
   kernels::Backend& backend_;
   std::vector<int> device_of_;

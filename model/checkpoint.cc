@@ -212,7 +212,7 @@ std::vector<std::string> ExpectIgnorable(const std::vector<std::string>& unused,
                    (extra.size() > kShown ? " and more" : ""));
 }
 
-double Bits(const TensorView& tensor) { return 8.0 * static_cast<double>(tensor.data.size()); }
+double Bits(const TensorView& tensor) { return 8.0 * static_cast<double>(tensor.empty() ? 0 : tensor.bytes()); }
 
 }  // namespace
 
@@ -227,13 +227,18 @@ double LinearWeight::BitsPerWeight() const {
 }
 
 Checkpoint OpenCheckpoint(const std::string& dir) {
+  SafetensorsSet files = SafetensorsSet::OpenDirectory(dir);
+  return BindCheckpoint(dir, LoadConfig(dir), std::move(files));
+}
+
+Checkpoint BindCheckpoint(const std::string& name, const ModelConfig& config, SafetensorsSet files) {
   Checkpoint checkpoint;
-  checkpoint.dir = dir;
-  checkpoint.files = SafetensorsSet::OpenDirectory(dir);
-  checkpoint.config = LoadConfig(dir);
-  TensorBinder tensors(checkpoint.files, dir, checkpoint.config.weight_block_size);
+  checkpoint.dir = name;
+  checkpoint.files = std::move(files);
+  checkpoint.config = config;
+  TensorBinder tensors(checkpoint.files, name, config.weight_block_size);
   checkpoint.weights = ModelBinder(checkpoint.config, &tensors).Bind();
-  checkpoint.ignored = ExpectIgnorable(tensors.Unused(), dir);
+  checkpoint.ignored = ExpectIgnorable(tensors.Unused(), name);
   return checkpoint;
 }
 

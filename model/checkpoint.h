@@ -106,6 +106,7 @@ struct Checkpoint {
   ModelWeights weights;
   std::vector<std::string>
       ignored;  // tensors known and not used: mtp.*, vision.*, aligner.*, image_*, __align_pad__*
+  std::vector<std::int32_t> engram_token_map;  // of a model that has no directory; else empty
 };
 
 // Opens DIR: config.json and the safetensors. Names may carry the prefix "model.", the head may be called
@@ -113,5 +114,8 @@ struct Checkpoint {
 // naming the file and tensor that is missing, extra, misshapen, of the wrong dtype, or holds a scale that is
 // not a number (EXL3 suh/svh, E8M0 255 in FP8/FP4 scales) or an expert id out of range.
 Checkpoint OpenCheckpoint(const std::string& dir);
+
+// The same for tensors that are already there. `name` stands for the directory in messages.
+Checkpoint BindCheckpoint(const std::string& name, const ModelConfig& config, SafetensorsSet files);
 
 }  // namespace lockstep

@@ -238,26 +238,35 @@ SafetensorsSet SafetensorsSet::OpenDirectory(const std::string& dir) {
   return set;
 }
 
+SafetensorsSet SafetensorsSet::OfTensors(std::vector<TensorView> tensors) {
+  SafetensorsSet set;
+  for (TensorView& tensor : tensors) {
+    std::string name = tensor.name;
+    LOCKSTEP_CHECK(set.tensors_.emplace(std::move(name), std::move(tensor)).second);
+  }
+  return set;
+}
+
 const TensorView* SafetensorsSet::Find(std::string_view name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
 std::vector<std::byte> SafetensorsSet::Read(const TensorView& tensor) const {
-  std::vector<std::byte> bytes(tensor.data.size());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
   for (const std::shared_ptr<MappedFile>& file : files_) {
     const std::byte* begin = file->bytes().data();
     if (tensor.data.data() < begin || tensor.data.data() >= begin + file->bytes().size()) continue;
     file->ReadAt(static_cast<std::size_t>(tensor.data.data() - begin), bytes);
     return bytes;
   }
-  LOCKSTEP_CHECK(bytes.empty());
+  tensor.Read(0, bytes);
   return bytes;
 }
 
 std::size_t SafetensorsSet::total_bytes() const {
   std::size_t total = 0;
-  for (const auto& [name, tensor] : tensors_) total += tensor.data.size();
+  for (const auto& [name, tensor] : tensors_) total += static_cast<std::size_t>(tensor.bytes());
   return total;
 }
 

@@ -51,10 +51,12 @@ class SafetensorsSet {
   // `dir` holds model.safetensors.index.json and its shards, or else one or more *.safetensors files. Throws
   // InputError for a missing shard, a tensor the index names that its shard lacks, or one name in two files.
   static SafetensorsSet OpenDirectory(const std::string& dir);
+  // Tensors of distinct names that lie in no file: in memory that outlives the set and its copies, or random.
+  static SafetensorsSet OfTensors(std::vector<TensorView> tensors);
 
   // nullptr if there is no such tensor.
   const TensorView* Find(std::string_view name) const;
-  // The bytes of one of the tensors, by MappedFile::ReadAt.
+  // The bytes of one of the tensors, of files by MappedFile::ReadAt.
   std::vector<std::byte> Read(const TensorView& tensor) const;
   // All tensors, by name.
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }

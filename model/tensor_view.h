@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +12,14 @@
 #include "model/dtype.h"
 
 namespace lockstep {
+
+// Where the bytes of a tensor come from that neither lies in a file nor exists in memory: random numbers by position.
+struct RandomTensor {
+  std::uint64_t key = 0;  // of the stream of numbers
+  float unit = 0;         // EXL3 scales: what a number is multiplied by
+  // Makes bytes [offset, offset + chunk.size()), whole elements.
+  std::function<void(std::int64_t offset, std::span<std::byte> chunk)> fill;
+};
 
 // Row-major, contiguous, not owning. `data` may be unaligned (safetensors promise nothing): read elements with
 // At<T>().
@@ -19,8 +29,10 @@ struct TensorView {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> data;
+  std::shared_ptr<const RandomTensor> random;  // set: there is no `data`, and only Read() and RowBytes() work
 
-  bool empty() const { return data.data() == nullptr; }
+  bool empty() const { return data.data() == nullptr && !random; }
+  std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(SizeOf(dtype)); }
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (std::int64_t d : shape) n *= d;
@@ -39,6 +51,13 @@ struct TensorView {
   std::vector<float> Floats() const;
   // Rows [begin, end) of the first dimension.
   TensorView Rows(std::int64_t begin, std::int64_t end) const;
+  // Copies or makes bytes [offset, offset + out.size()), whole elements.
+  void Read(std::int64_t offset, std::span<std::byte> out) const;
+  // Row `i` of a matrix, where it lies; a random one is made in `storage`, in which it stays.
+  std::span<const std::byte> RowBytes(std::int64_t i, std::vector<std::byte>* storage) const;
 };
+
+// Element `index` as fp32, exact, for the dtypes of TensorView::Float.
+float FloatAt(DType dtype, const std::byte* elements, std::int64_t index);
 
 }  // namespace lockstep

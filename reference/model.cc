@@ -19,7 +19,8 @@ Model<A>::Model(const Checkpoint& checkpoint, const Options& options)
       attention_(checkpoint, options, linears_),
       final_norm_(ReadParameters(checkpoint.weights.norm)) {
   if (checkpoint.weights.hc_head) hc_head_ = LoadHc(*checkpoint.weights.hc_head);
-  if (!config_.engram.layer_ids.empty()) engram_token_map_ = LoadEngramTokenMap(checkpoint.dir, config_);
+  engram_token_map_ = checkpoint.engram_token_map;
+  if (!config_.engram.layer_ids.empty() && engram_token_map_.empty()) engram_token_map_ = LoadEngramTokenMap(checkpoint.dir, config_);
   for (int l = 0; l < config_.num_layers; ++l) {
     const LayerWeights& w = checkpoint.weights.layers[static_cast<std::size_t>(l)];
     Layer layer;

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "harness/synth/counter_rng.h"
 #include "harness/synth/routing.h"
-#include "harness/synth/tensor_source.h"
 
 namespace lockstep::synth {
 namespace {
@@ -29,7 +29,7 @@ class Inventory {
         bias_by_rank_(PopularityBias(config.n_routed_experts, config.num_experts_per_tok, routing_skew)),
         source_(seed, &tensors_) {}
 
-  std::vector<TensorToWrite> Make() {
+  std::vector<SynthTensor> Make() {
     source_.Normal("embed.weight", DType::kBF16, {config_.vocab_size, E()}, 0, 1);
     for (int layer = 0; layer < config_.num_layers; ++layer) MakeLayer(layer);
     if (!config_.is_v41()) MakeHyperConnection("hc_head", S(), 1);
@@ -169,7 +169,7 @@ class Inventory {
     constexpr std::int64_t kScaleBlock = 32;
     const EngramConfig& engram = config_.engram;
     const std::int64_t rows = engram.num_embeddings[static_cast<std::size_t>(index)];
-    source_.Fp8(prefix + "embed.weight", prefix + "embed.scale", {rows, engram.head_dim, 1, kScaleBlock}, 1);
+    source_.Fp8(prefix + "embed.weight", prefix + "embed.scale", {rows, engram.head_dim, 1, kScaleBlock, true}, 1);
     MakeFp8(prefix + "wkv", (S() + 1) * E(), std::int64_t{engram.columns()} * engram.head_dim,
             MatrixRole::kEngram);
     source_.Normal(prefix + "q_weight", DType::kBF16, {S(), E()}, 1, 0.25);
@@ -191,16 +191,36 @@ class Inventory {
                              // whose rms is 1
   std::vector<double> law_;  // of the experts' popularity
   std::vector<float> bias_by_rank_;
-  std::vector<TensorToWrite> tensors_;
+  std::vector<SynthTensor> tensors_;
   TensorSource source_;
   int layer_ = -1;
 };
 
 }  // namespace
 
+std::vector<SynthTensor> MakeSynthTensors(const ModelConfig& config, const MatrixPlan& plan, double routing_skew,
+                                          std::uint64_t seed) {
+  return Inventory(config, plan, routing_skew, seed).Make();
+}
+
 std::vector<TensorToWrite> MakeTensors(const ModelConfig& config, const MatrixPlan& plan, double routing_skew,
                                        std::uint64_t seed) {
-  return Inventory(config, plan, routing_skew, seed).Make();
+  std::vector<TensorToWrite> tensors;
+  for (SynthTensor& tensor : MakeSynthTensors(config, plan, routing_skew, seed)) {
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+std::vector<std::int32_t> MakeTokenMap(const ModelConfig& config, std::uint64_t seed) {
+  const CounterRng rng(seed, "engram_token_map");
+  const auto compressed = static_cast<std::uint32_t>(config.engram.compressed_vocab_size);
+  std::vector<std::int32_t> map;
+  for (std::int32_t id = 0; id < config.vocab_size; ++id) {
+    const bool keeps = id < config.engram.compressed_vocab_size;
+    map.push_back(keeps ? id : static_cast<std::int32_t>(rng.Below(id, compressed)));
+  }
+  return map;
 }
 
 }  // namespace lockstep::synth

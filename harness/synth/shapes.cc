@@ -211,6 +211,13 @@ Shape ParseShape(std::string_view name, std::string_view flag) {
   throw InputError(std::string(flag) + ": unknown shape '" + std::string(name) + "', expected one of " + names);
 }
 
+std::string_view NameOf(Shape shape) {
+  for (const auto& [name, named] : kShapes) {
+    if (named == shape) return name;
+  }
+  LOCKSTEP_CHECK(false);
+}
+
 ModelConfig MakeConfig(Shape shape, const ShapeOptions& options) {
   if (options.layers < 0 || options.layers > kMaxDepth) {
     throw InputError("--layers: expected 1 to " + std::to_string(kMaxDepth));

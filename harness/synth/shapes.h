@@ -18,6 +18,8 @@ enum class Shape {
 // Throws InputError that begins with `flag` and lists the names.
 Shape ParseShape(std::string_view name, std::string_view flag);
 
+std::string_view NameOf(Shape shape);
+
 struct ShapeOptions {
   int layers = 0;  // 0: as many as the model has
   // V4.1: where the search for Engram's bucket primes starts, about the rows of a table divided by its columns.

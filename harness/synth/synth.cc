@@ -12,7 +12,6 @@
 
 #include <unistd.h>
 
-#include "harness/synth/counter_rng.h"
 #include "harness/synth/inventory.h"
 #include "harness/synth/matrix_plan.h"
 #include "model/error.h"
@@ -138,18 +137,6 @@ std::string ConfigText(const ModelConfig& config, const MatrixPlan& plan, const 
   return root.dump(1) + "\n";
 }
 
-// A token map for a model without a tokenizer: the first ids keep their numbers, the others share them.
-std::vector<std::int32_t> RandomTokenMap(const ModelConfig& config, std::uint64_t seed) {
-  const CounterRng rng(seed, "engram_token_map");
-  const auto compressed = static_cast<std::uint32_t>(config.engram.compressed_vocab_size);
-  std::vector<std::int32_t> map;
-  for (std::int32_t id = 0; id < config.vocab_size; ++id) {
-    const bool keeps = id < config.engram.compressed_vocab_size;
-    map.push_back(keeps ? id : static_cast<std::int32_t>(rng.Below(id, compressed)));
-  }
-  return map;
-}
-
 std::string ReadText(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw InputError("--tokenizer: cannot open " + path);
@@ -158,10 +145,13 @@ std::string ReadText(const std::string& path) {
 
 }  // namespace
 
+void CheckRoutingSkew(double skew, const std::string& name) {
+  if (!(skew >= 0.5 && skew <= 0.99)) throw InputError(name + ": expected 0.5 to 0.99");
+}
+
 void WriteCheckpoint(const SynthOptions& options, const std::string& out,
                      const std::function<void(std::int64_t, std::int64_t)>& on_progress) {
-  if (!(options.routing_skew >= 0.5 && options.routing_skew <= 0.99))
-    throw InputError("--routing-skew: expected 0.5 to 0.99");
+  CheckRoutingSkew(options.routing_skew, "--routing-skew");
   if (options.shard_bytes < 1) throw InputError("--shard-bytes: expected at least 1");
   ModelConfig config = MakeConfig(options.shape, options.shape_options);
   const MatrixPlan plan(options.bits, options.codebook, config.num_layers, options.seed);
@@ -172,7 +162,7 @@ void WriteCheckpoint(const SynthOptions& options, const std::string& out,
     SetVocabulary(tokenizer.vocab_size(), BuildEngramTokenMap(tokenizer).classes, &config);
     dir.WriteFile("tokenizer.json", text);
   } else if (!config.engram.layer_ids.empty()) {
-    const std::vector<std::int32_t> map = RandomTokenMap(config, options.seed);
+    const std::vector<std::int32_t> map = MakeTokenMap(config, options.seed);
     dir.WriteFile("engram_token_map.i32",
                   {reinterpret_cast<const char*>(map.data()), map.size() * sizeof(map[0])});
   }

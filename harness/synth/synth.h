@@ -20,6 +20,9 @@ struct SynthOptions {
   std::int64_t shard_bytes = std::int64_t{4} << 30;
 };
 
+// Throws InputError that begins with `name` unless the share is one a router can be made for.
+void CheckRoutingSkew(double skew, const std::string& name);
+
 // Makes directory `out`, which must not exist or be empty: config.json, safetensors (one file, or shards of
 // about shard_bytes with an index) and tokenizer.json if one is given, else Engram's token map if there is an
 // Engram. It appears under its name only when it is complete. Never holds more than about 100 MB. The same

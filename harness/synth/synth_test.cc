@@ -194,12 +194,12 @@ TEST(Inventory, ContentDoesNotDependOnThePiecesItIsMadeIn) {
 TEST(TensorSource, MatricesHaveTheirDeviation) {
   constexpr std::int64_t kOut = 256, kIn = 384;
   constexpr double kDeviation = 0.0437;
-  std::vector<TensorToWrite> tensors;
+  std::vector<SynthTensor> tensors;
   TensorSource source(3, &tensors);
   source.Normal("bf16.weight", DType::kBF16, {kOut, kIn}, 0, kDeviation);
   source.Fp8("fp8.weight", "fp8.scale", {kOut, kIn, 32, 32}, kDeviation);
   source.Fp4Matrix("fp4", kOut, kIn, kDeviation);
-  const Filled filled(tensors);
+  const Filled filled({tensors.begin(), tensors.end()});
   std::vector<float> bf16, fp8, fp4;
   for (std::int64_t i = 0; i < kOut * kIn; ++i) {
     const std::int64_t row = i / kIn, column = i % kIn;
@@ -222,9 +222,9 @@ TEST(TensorSource, Exl3MatricesHaveTheirDeviation) {
   constexpr std::int64_t kOut = 200, kIn = 384;
   constexpr double kDeviation = 0.0437;
   for (const Codebook codebook : {Codebook::k3inst, Codebook::kMcg, Codebook::kMul1}) {
-    std::vector<TensorToWrite> tensors;
+    std::vector<SynthTensor> tensors;
     TensorSource(3, &tensors).Exl3Matrix("m", kOut, kIn, {.codebook = codebook, .bits_x2 = 5}, kDeviation);
-    const Filled filled(tensors);
+    const Filled filled({tensors.begin(), tensors.end()});
     const Exl3Matrix matrix{.codebook = codebook,
                             .bits_x2 = 5,
                             .in_padded = 384,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "harness/synth/counter_rng.h"
+#include "kernels/random_exl3/random_exl3.h"
 #include "model/error.h"
 #include "model/float_formats.h"
 
@@ -49,8 +50,13 @@ double RmsOf(Codebook codebook) {
 
 }  // namespace
 
-void TensorSource::Add(const std::string& name, DType dtype, const Shape& shape, Fill fill) {
-  out_.push_back({.name = name, .dtype = dtype, .shape = shape, .fill = std::move(fill)});
+SynthTensor& TensorSource::Add(const std::string& name, DType dtype, const Shape& shape, Fill fill) {
+  SynthTensor& tensor = out_.emplace_back();
+  tensor.name = name;
+  tensor.dtype = dtype;
+  tensor.shape = shape;
+  tensor.fill = std::move(fill);
+  return tensor;
 }
 
 void TensorSource::Normal(const std::string& name, DType dtype, const Shape& shape, double mean,
@@ -101,15 +107,16 @@ void TensorSource::Fp8(const std::string& weight, const std::string& scale, cons
     const float unit = exponent_of(block) == exponent ? large : small;
     return FloatToE4M3(static_cast<float>(rng.NormalInt(i)) * unit);
   };
-  Add(weight, DType::kF8E4M3, {b.rows, b.columns}, [code](std::int64_t offset, std::span<std::byte> chunk) {
+  const auto fill_codes = [code](std::int64_t offset, std::span<std::byte> chunk) {
     FillElements<std::uint8_t>(offset, chunk, code);
-  });
-  Add(scale, DType::kF8E8M0, {CeilDiv(b.rows, b.row_block), scale_columns},
-      [exponent_of](std::int64_t offset, std::span<std::byte> chunk) {
-        FillElements<std::uint8_t>(offset, chunk, [&](std::int64_t i) {
-          return static_cast<std::uint8_t>(kE8M0Bias + exponent_of(i));
-        });
-      });
+  };
+  Add(weight, DType::kF8E4M3, {b.rows, b.columns}, fill_codes).made_where_used = b.made_where_used;
+  const auto fill_scales = [exponent_of](std::int64_t offset, std::span<std::byte> chunk) {
+    FillElements<std::uint8_t>(
+        offset, chunk, [&](std::int64_t i) { return static_cast<std::uint8_t>(kE8M0Bias + exponent_of(i)); });
+  };
+  Add(scale, DType::kF8E8M0, {CeilDiv(b.rows, b.row_block), scale_columns}, fill_scales).made_where_used =
+      b.made_where_used;
 }
 
 void TensorSource::Fp4Matrix(const std::string& name, std::int64_t out, std::int64_t in, double deviation) {
@@ -133,15 +140,18 @@ void TensorSource::Exl3Matrix(const std::string& name, std::int64_t out, std::in
                               double deviation) {
   const std::int64_t k = CeilDiv(in, kExl3HadamardBlock) * kExl3HadamardBlock;
   const std::int64_t n = CeilDiv(out, kExl3HadamardBlock) * kExl3HadamardBlock;
-  RandomBytes(name + ".trellis", DType::kI16, {k / kExl3Tile, n / kExl3Tile, std::int64_t{8} * form.bits_x2});
+  SynthTensor& trellis = RandomBytes(name + ".trellis", DType::kI16,
+                                     {k / kExl3Tile, n / kExl3Tile, std::int64_t{8} * form.bits_x2});
+  trellis.made_where_used = true;
+  trellis.key = CounterRng(seed_, name + ".trellis").key();
   Exl3Scale(name + ".suh", k, deviation / RmsOf(form.codebook));
   Exl3Scale(name + ".svh", n, 1);
   if (form.codebook == Codebook::kMcg) Marker(name + ".mcg", kMcgMarker);
   if (form.codebook == Codebook::kMul1) Marker(name + ".mul1", kMul1Marker);
 }
 
-void TensorSource::RandomBytes(const std::string& name, DType dtype, const Shape& shape) {
-  Add(name, dtype, shape, [rng = CounterRng(seed_, name)](std::int64_t offset, std::span<std::byte> chunk) {
+SynthTensor& TensorSource::RandomBytes(const std::string& name, DType dtype, const Shape& shape) {
+  return Add(name, dtype, shape, [rng = CounterRng(seed_, name)](std::int64_t offset, std::span<std::byte> chunk) {
     constexpr std::int64_t kWord = sizeof(std::uint64_t);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(chunk.size()); i += kWord) {
       const std::uint64_t bits = rng.Bits((offset + i) / kWord);
@@ -155,13 +165,14 @@ void TensorSource::Exl3Scale(const std::string& name, std::int64_t size, double 
   // Magnitudes are (96 .. 160) / 128 of the mean; their mean square is 1 + (64^2 + 2 * 64) / (12 * 128^2).
   constexpr double kMeanSquare = 1.0 + (64.0 * 64 + 2 * 64) / (12.0 * 128 * 128);
   const auto unit = static_cast<float>(magnitude / std::sqrt(kMeanSquare) / 128);
-  Add(name, DType::kF16, {size},
-      [rng = CounterRng(seed_, name), unit](std::int64_t offset, std::span<std::byte> chunk) {
-        FillElements<std::uint16_t>(offset, chunk, [&](std::int64_t i) {
-          const auto level = static_cast<float>(96 + rng.Below(i, 65));
-          return FloatToF16((rng.Bits(i) & 1u) ? -(level * unit) : level * unit);
-        });
-      });
+  const CounterRng rng(seed_, name);
+  SynthTensor& scale = Add(name, DType::kF16, {size}, [rng, unit](std::int64_t offset, std::span<std::byte> chunk) {
+    FillElements<std::uint16_t>(
+        offset, chunk, [&](std::int64_t i) { return FloatToF16(kernels::RandomExl3Scale(rng, i, unit)); });
+  });
+  scale.made_where_used = true;
+  scale.key = rng.key();
+  scale.unit = unit;
 }
 
 void TensorSource::Marker(const std::string& name, std::uint32_t value) {

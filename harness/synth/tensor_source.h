@@ -13,11 +13,18 @@
 
 namespace lockstep::synth {
 
+// A tensor to write, or to make where it is used.
+struct SynthTensor : TensorToWrite {
+  bool made_where_used = false;  // in a model without files: EXL3 matrices and Engram tables, the bulk of a model
+  std::uint64_t key = 0;         // as in RandomTensor
+  float unit = 0;
+};
+
 // Appends tensors to a list. An element is a random integer times a constant, rounded once, so it is the same
 // on every machine.
 class TensorSource {
  public:
-  TensorSource(std::uint64_t seed, std::vector<TensorToWrite>* out) : seed_(seed), out_(*out) {}
+  TensorSource(std::uint64_t seed, std::vector<SynthTensor>* out) : seed_(seed), out_(*out) {}
 
   using Shape = std::vector<std::int64_t>;
 
@@ -32,6 +39,7 @@ class TensorSource {
   struct Blocks {
     std::int64_t rows = 0, columns = 0;
     std::int64_t row_block = 0, column_block = 0;
+    bool made_where_used = false;
   };
   void Fp8(const std::string& weight, const std::string& scale, const Blocks& blocks, double deviation);
 
@@ -46,16 +54,16 @@ class TensorSource {
  private:
   using Fill = std::function<void(std::int64_t offset, std::span<std::byte> chunk)>;
 
-  void RandomBytes(const std::string& name, DType dtype, const Shape& shape);
+  SynthTensor& RandomBytes(const std::string& name, DType dtype, const Shape& shape);
   // F16 [size], random signs, magnitudes within a quarter of `magnitude` and with that mean square.
   void Exl3Scale(const std::string& name, std::int64_t size, double magnitude);
   void Marker(const std::string& name, std::uint32_t value);
   template <typename T>
   void Constant(const std::string& name, DType dtype, const Shape& shape, std::vector<T> values);
-  void Add(const std::string& name, DType dtype, const Shape& shape, Fill fill);
+  SynthTensor& Add(const std::string& name, DType dtype, const Shape& shape, Fill fill);
 
   std::uint64_t seed_;
-  std::vector<TensorToWrite>& out_;
+  std::vector<SynthTensor>& out_;
 };
 
 }  // namespace lockstep::synth

@@ -17,6 +17,7 @@
 #include "kernels/kv_rows/kv_rows_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/pair_groups/pair_groups_cuda.h"
+#include "kernels/random_exl3/random_exl3_cuda.h"
 #include "kernels/router/router_cuda.h"
 #include "model/error.h"
 
@@ -62,6 +63,7 @@ KernelTable MakeCudaTable() {
   table.combine = CudaCombine();
   table.engram_gate = CudaEngramGate();
   table.argmax = CudaArgmax();
+  table.random_exl3 = CudaRandomExl3();
   return table;
 }
 

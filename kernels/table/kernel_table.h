@@ -14,6 +14,7 @@
 #include "kernels/kv_rows/kv_rows.h"
 #include "kernels/linear/linear.h"
 #include "kernels/pair_groups/pair_groups.h"
+#include "kernels/random_exl3/random_exl3.h"
 #include "kernels/router/router.h"
 #include "model/numerics_options.h"
 
@@ -40,6 +41,7 @@ struct KernelTable {
   Kernel<CombineArgs> combine;
   Kernel<EngramGateArgs> engram_gate;
   Kernel<ArgmaxArgs> argmax;
+  Kernel<RandomExl3Args> random_exl3;
 };
 
 // The CPU implementations for an instruction set. Contract ids are the same for every `isa`.
