@@ -10,8 +10,10 @@
 
 #include "reference/engine.h"
 #include "reference/model.h"
+#include "reference/testing/decoded_sequence.h"
 #include "reference/testing/oracle_files.h"
 #include "reference/testing/same_bits.h"
+#include "reference/testing/sequence_models.h"
 #include "reference/testing/test_inputs.h"
 
 namespace lockstep::reference {
@@ -21,42 +23,6 @@ using Ids = std::span<const std::int32_t>;
 
 constexpr std::int64_t kTokens = 300;     // past two groups of 128, and every window
 constexpr std::int64_t kFewTokens = 150;  // past one; for the larger models
-
-struct ModelFiles {
-  std::string name;  // of the test
-  std::string dir;
-};
-
-ModelFiles Oracle(const std::string& name, const std::string& dir) { return {name, OraclePath(dir)}; }
-ModelFiles Golden(const std::string& name, const std::string& dir) {
-  return {name, OraclePath("../models/" + dir)};
-}
-
-const std::vector<ModelFiles>& OracleModels() {
-  static const std::vector<ModelFiles> models = {Oracle("HfV41", "hf-v4-1"), Oracle("HfV4b", "hf-v4-b"),
-                                                 Oracle("NumpyV41n2", "numpy-v41-2"),
-                                                 Oracle("NumpyV41n3", "numpy-v41-3")};
-  return models;
-}
-const std::vector<ModelFiles>& GoldenModels() {
-  static const std::vector<ModelFiles> models = {
-      Golden("TinyV4Native", "tiny-v4-native"), Golden("TinyV4Mul1", "tiny-v4-mul1"),
-      Golden("TinyV4Mixed", "tiny-v4-mixed"),   Golden("TinyV41Native", "tiny-v41-native"),
-      Golden("TinyV41Mul1", "tiny-v41-mul1"),   Golden("TinyV41Mixed", "tiny-v41-mixed")};
-  return models;
-}
-
-std::vector<std::int32_t> DrawIds(const ModelConfig& config, std::int64_t tokens) {
-  Random random(61);
-  std::vector<std::int32_t> ids;
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    // One id in four repeats, so that n-grams recur.
-    const bool repeats = t > 8 && random.Integer(0, 3) == 0;
-    ids.push_back(repeats ? ids[ids.size() - 7]
-                          : static_cast<std::int32_t>(random.Integer(0, config.vocab_size - 1)));
-  }
-  return ids;
-}
 
 Options MakeOptions(Profile profile, bool fake_quant) {
   Options options;
@@ -190,46 +156,6 @@ TEST(RandomOptionsTest, FiftyDrawsOfModelProfileQuantizersAndScheduleAreBitIdent
 
 // --- prefill, then decode ------------------------------------------------------------------------------------
 
-// A contract model and the state and logits after every single-token step.
-class DecodedSequence {
- public:
-  DecodedSequence(const ModelFiles& files, const Options& options, std::int64_t tokens)
-      : checkpoint_(OpenShared(files.dir)),
-        model_(*checkpoint_, options),
-        ids_(DrawIds(checkpoint_->config, tokens)) {
-    states_.push_back(model_.NewState());
-    for (std::size_t t = 0; t < ids_.size(); ++t) {
-      SequenceState<float> state = states_.back();
-      logits_.push_back(Run(state, t, t + 1));
-      states_.push_back(std::move(state));
-    }
-  }
-
-  SequenceState<float> NewState() const { return model_.NewState(); }
-
-  // Processes ids [begin, end) and returns the logits of the last one.
-  std::vector<float> Run(SequenceState<float>& state, std::size_t begin, std::size_t end) {
-    const Matrix<float> logits = model_.Forward(state, Ids(ids_).subspan(begin, end - begin), 1);
-    return {logits.data(), logits.data() + logits.size()};
-  }
-
-  // `state` has processed ids [0, split) and returned `logits` for the last: is that what single steps gave? If
-  // the state is the same, so is every later step, because a step reads nothing else.
-  testing::AssertionResult SameAsDecoded(const SequenceState<float>& state, const std::vector<float>& logits,
-                                         std::size_t split) const {
-    const testing::AssertionResult same = SameBits(logits, logits_[split - 1]);
-    if (!same) return testing::AssertionFailure() << "logits: " << same.message();
-    return SameState(state, states_[split]);
-  }
-
- private:
-  std::shared_ptr<const Checkpoint> checkpoint_;
-  Model<Contract> model_;
-  std::vector<std::int32_t> ids_;
-  std::vector<SequenceState<float>> states_;
-  std::vector<std::vector<float>> logits_;
-};
-
 struct SplitCase {
   ModelFiles model;
   Profile profile;
@@ -252,9 +178,7 @@ TEST_P(WholePrefillTest, EverySplitLeavesTheStateOfSingleSteps) {
   const SplitCase& c = GetParam();
   DecodedSequence sequence(c.model, MakeOptions(c.profile, c.fake_quant), c.tokens);
   for (std::size_t split = 1 + c.part; split <= static_cast<std::size_t>(c.tokens); split += kParts) {
-    SequenceState<float> state = sequence.NewState();
-    const std::vector<float> logits = sequence.Run(state, 0, split);
-    ASSERT_TRUE(sequence.SameAsDecoded(state, logits, split)) << "split " << split;
+    ASSERT_TRUE(sequence.WholePrefillIsSame(split)) << "split " << split;
   }
 }
 

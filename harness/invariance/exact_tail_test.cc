@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -184,6 +185,8 @@ TEST_P(LongPromptTest, TailEqualsFullPass) {
   ExpectSame(tail, full, "tail");
   EXPECT_EQ(full.prompt_token_layers, c.tokens * kLayers);
   EXPECT_EQ(tail.prompt_token_layers, ExpectedTokenLayers(c.tokens, 1, c.window));
+  std::cout << "window " << c.window << ", " << c.tokens << " tokens: " << tail.prompt_token_layers
+            << " token-layers with the tail, " << full.prompt_token_layers << " without\n";
 }
 
 // LOCKSTEP_TAIL_TOKENS=60000 makes the last two as long as issue and design ask for; they take minutes then.

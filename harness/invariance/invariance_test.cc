@@ -118,9 +118,13 @@ TEST(MemoryLimitTest, ExpertsThatDoNotFitAreStreamed) {
 // --- expectations
 
 template <typename Runs>
-concept GivesExpectations = requires(Runs&& runs, NumericsOptions numerics) { std::forward<Runs>(runs).For(numerics); };
+concept GivesExpectations = requires(Runs&& runs, NumericsOptions numerics) {
+  std::forward<Runs>(runs).For(numerics);
+};
 template <typename Run>
-concept GivesRows = requires(Run&& run) { std::forward<Run>(run).Rows(0, 1); };
+concept GivesRows = requires(Run&& run) {
+  std::forward<Run>(run).Rows(0, 1);
+};
 
 // What would dangle does not compile.
 TEST(ExpectationTest, ATemporaryGivesNoReferences) {
