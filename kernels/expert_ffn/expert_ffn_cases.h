@@ -54,7 +54,7 @@ class ExpertProblem {
       jobs_.push_back({.spec = &specs_[e], .begin = begins_[e], .rows = c.rows[e]});
     }
     pairs_ = pairs;
-    x_ = maker_.Inputs(c.tokens, c.hidden, Recipe::kNormal);
+    x_ = maker_.InputRows(c.tokens, c.hidden, Recipe::kNormal);
     std::mt19937 random(11);
     for (std::int64_t p = 0; p < pairs; ++p) {
       token_.push_back(c.routed ? static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(c.tokens))

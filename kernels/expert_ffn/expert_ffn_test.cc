@@ -34,8 +34,6 @@ namespace {
 using Kind = LinearSpec::Kind;
 using reference::Matrix;
 
-constexpr std::uint16_t kGuard = 0x7e5a;
-
 LinearCase Trellis(int bits_x2, Codebook codebook = Codebook::kMul1) {
   return {.kind = Kind::kExl3, .bits_x2 = bits_x2, .codebook = codebook};
 }
@@ -56,7 +54,7 @@ class Reference {
   }
 
   std::vector<std::uint16_t> Outputs() {
-    std::vector<std::uint16_t> y(static_cast<std::size_t>(problem_.pairs() * c_.hidden), kGuard);
+    std::vector<std::uint16_t> y(static_cast<std::size_t>(problem_.pairs() * c_.hidden), kGuardBF16);
     reference::LinearEngine<reference::Contract> linears({.numerics = c_.numerics}, 32);
     for (std::size_t e = 0; e < problem_.jobs().size(); ++e) {
       const ExpertJob& job = problem_.jobs()[e];
@@ -100,7 +98,7 @@ std::uint16_t WithoutNegativeZero(std::uint16_t bits) { return bits == 0x8000 ? 
 // y [pairs][hidden] of `problem` and a guard behind it.
 std::vector<std::uint16_t> Run(const Implementation& implementation, const ExpertProblem& problem,
                                std::int64_t hidden) {
-  std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * hidden) + 64, kGuard);
+  std::vector<std::uint16_t> y(static_cast<std::size_t>(problem.pairs() * hidden) + 64, kGuardBF16);
   std::vector<std::int32_t> overflow = {0};
   CallMemory memory(implementation);
   std::vector<ExpertJob> jobs;
@@ -130,7 +128,7 @@ class Checked {
           << "pair " << i / static_cast<std::size_t>(c_.hidden) << ", output "
           << i % static_cast<std::size_t>(c_.hidden);
     }
-    for (std::size_t i = expected_.size(); i < y.size(); ++i) ASSERT_EQ(y[i], kGuard);
+    for (std::size_t i = expected_.size(); i < y.size(); ++i) ASSERT_EQ(y[i], kGuardBF16);
   }
 
  private:

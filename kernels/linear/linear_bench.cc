@@ -81,7 +81,7 @@ Prepared Prepare(const BenchCase& c) {
   p.blobs.resize(static_cast<std::size_t>(p.copies * p.spec.bytes));
   for (std::int64_t i = 0; i < p.copies; ++i)
     PackLinear(p.linear.weight, p.spec, p.blobs.data() + i * p.spec.bytes);
-  p.x = maker.Inputs(kMaxRows, kIn, Recipe::kNormal);
+  p.x = maker.InputRows(kMaxRows, kIn, Recipe::kNormal);
   reference::Matrix<float> x_TK(1, kIn);
   for (std::int64_t k = 0; k < kIn; ++k) x_TK(0, k) = BF16ToFloat(p.x[static_cast<std::size_t>(k)]);
   reference::LinearEngine<reference::Contract> engine({.numerics = c.numerics}, 32);

@@ -2,22 +2,17 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/linear/linear_layout.h"
+#include "kernels/testing/inputs.h"
 #include "model/float_formats.h"
 
 namespace lockstep::kernels {
-
-// kNormal: weights and inputs as a model has them. kLattice: small integers whose sums are exact in every
-// order. kSpiky: normal, with outliers, subnormals, signed zeros and whole blocks of zeros.
-enum class Recipe { kNormal, kLattice, kSpiky };
 
 struct LinearCase {
   LinearSpec::Kind kind = LinearSpec::Kind::kBF16;
@@ -39,12 +34,12 @@ struct TestLinear {
 
 class LinearMaker {
  public:
-  explicit LinearMaker(std::uint64_t seed) : random_(seed) {}
+  explicit LinearMaker(std::uint64_t seed) : values_(seed) {}
 
   TestLinear Make(const LinearCase& c) {
     TestLinear linear;
     linear.weight.name =
-        "test.linear" + std::to_string(random_());  // the reference keeps decoded matrices by name
+        "test.linear" + std::to_string(values_.Bits());  // the reference keeps decoded matrices by name
     linear.weight.out_features = c.out;
     linear.weight.in_features = c.in;
     if (c.kind == LinearSpec::Kind::kExl3) {
@@ -57,9 +52,9 @@ class LinearMaker {
   }
 
   // bf16 [rows][n].
-  std::vector<std::uint16_t> Inputs(std::int64_t rows, std::int64_t n, Recipe recipe) {
+  std::vector<std::uint16_t> InputRows(std::int64_t rows, std::int64_t n, Recipe recipe) {
     std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * n));
-    for (std::uint16_t& value : x) value = FloatToBF16(Value(recipe, 1.0f));
+    for (std::uint16_t& value : x) value = FloatToBF16(values_.Value(recipe, 1.0f));
     if (recipe != Recipe::kSpiky) return x;
     for (std::int64_t t = 0; t < rows; ++t) {  // a block of zeros somewhere, and on odd rows everything tiny
       for (std::int64_t k = t % 3 * 128; k < std::min<std::int64_t>(n, t % 3 * 128 + 128); ++k)
@@ -74,24 +69,6 @@ class LinearMaker {
   }
 
  private:
-  float Value(Recipe recipe, float scale) {
-    if (recipe == Recipe::kLattice) return static_cast<float>(static_cast<int>(random_() % 7) - 3);
-    const float value = scale * normal_(random_);
-    if (recipe == Recipe::kNormal) return value;
-    switch (random_() % 16) {
-      case 0:
-        return value * 200.0f;
-      case 1:
-        return value * 0x1p-110f;
-      case 2:
-        return std::copysign(0.0f, value);
-      case 3:
-        return value * 0x1p-16f;  // subnormal in fp16
-      default:
-        return value;
-    }
-  }
-
   template <typename T>
   static void Append(T value, std::vector<std::byte>* bytes) {
     const std::size_t end = bytes->size();
@@ -108,13 +85,13 @@ class LinearMaker {
     const bool fp8 = c.kind == LinearSpec::Kind::kFp8Block, fp4 = c.kind == LinearSpec::Kind::kFp4Row;
     const std::int64_t rows = c.row_begin + c.out + (c.row_begin ? 32 : 0);
     for (std::int64_t i = 0; i < rows * c.in; ++i) {
-      const float value = Value(c.recipe, fp8 ? 60.0f : 0.5f);
+      const float value = values_.Value(c.recipe, fp8 ? 60.0f : 0.5f);
       if (c.kind == LinearSpec::Kind::kBF16) Append(FloatToBF16(value), &linear->weight_bytes);
       if (c.kind == LinearSpec::Kind::kF16) Append(FloatToF16(value), &linear->weight_bytes);
       if (c.kind == LinearSpec::Kind::kF32) Append(value, &linear->weight_bytes);
       if (fp8) Append(FloatToE4M3(std::fmin(std::fmax(value, -448.0f), 448.0f)), &linear->weight_bytes);
       if (fp4 && i % 2 == 0)
-        Append(static_cast<std::uint8_t>(random_() & (c.recipe == Recipe::kLattice ? 0x77u : 0xffu)),
+        Append(static_cast<std::uint8_t>(values_.Bits() & (c.recipe == Recipe::kLattice ? 0x77u : 0xffu)),
                &linear->weight_bytes);
     }
     const DType dtype = fp8                                 ? DType::kF8E4M3
@@ -128,7 +105,7 @@ class LinearMaker {
     const std::int64_t scale_rows = fp8 ? (rows + block - 1) / block : rows,
                        columns = (c.in + block - 1) / block;
     for (std::int64_t i = 0; i < scale_rows * columns; ++i) {
-      Append(static_cast<std::uint8_t>(c.recipe == Recipe::kLattice ? 127 : 115 + random_() % 12),
+      Append(static_cast<std::uint8_t>(c.recipe == Recipe::kLattice ? 127 : 115 + values_.Bits() % 12),
              &linear->scale_bytes);
     }
     linear->weight.kind = fp8 ? LinearWeight::Kind::kFp8Block : LinearWeight::Kind::kFp4Row;
@@ -146,12 +123,13 @@ class LinearMaker {
     const std::int64_t tiles = matrix.in_padded / 16 * (matrix.out_padded / 16);
     linear->weight_bytes.resize(static_cast<std::size_t>(tiles * 16 * c.bits_x2));
     for (std::size_t i = 0; i < linear->weight_bytes.size(); i += 8) {
-      const std::uint64_t bits = random_();
+      const std::uint64_t bits = values_.Bits();
       std::memcpy(linear->weight_bytes.data() + i, &bits, 8);
     }
     const auto scale = [&] {
-      const float magnitude = c.recipe == Recipe::kLattice ? 1.0f : 0.5f + 0.1f * std::fabs(normal_(random_));
-      return FloatToF16(random_() % 2 ? magnitude : -magnitude);
+      const float magnitude =
+          c.recipe == Recipe::kLattice ? 1.0f : 0.5f + 0.1f * std::fabs(values_.Value(Recipe::kNormal));
+      return FloatToF16(values_.Bits() % 2 ? magnitude : -magnitude);
     };
     for (std::int64_t i = 0; i < matrix.in_padded; ++i) Append(scale(), &linear->suh_bytes);
     for (std::int64_t i = 0; i < matrix.out_padded; ++i) Append(scale(), &linear->svh_bytes);
@@ -160,12 +138,12 @@ class LinearMaker {
     matrix.suh = View("w.suh", DType::kF16, {matrix.in_padded}, linear->suh_bytes);
     matrix.svh = View("w.svh", DType::kF16, {matrix.out_padded}, linear->svh_bytes);
     if (!c.bias) return;
-    for (std::int64_t i = 0; i < c.out; ++i) Append(FloatToF16(Value(c.recipe, 0.1f)), &linear->bias_bytes);
+    for (std::int64_t i = 0; i < c.out; ++i)
+      Append(FloatToF16(values_.Value(c.recipe, 0.1f)), &linear->bias_bytes);
     matrix.bias = View("w.bias", DType::kF16, {c.out}, linear->bias_bytes);
   }
 
-  std::mt19937_64 random_;
-  std::normal_distribution<float> normal_;
+  Inputs values_;
 };
 
 }  // namespace lockstep::kernels

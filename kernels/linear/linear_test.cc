@@ -22,8 +22,6 @@ using reference::LinearEngine;
 using reference::LinearOutput;
 using reference::Matrix;
 
-constexpr std::uint16_t kNanBF16 = 0x7fc1;
-constexpr std::uint16_t kGuard = 0x7e5a;
 constexpr int kActivationBlock = 32;
 
 struct Setup {
@@ -58,10 +56,10 @@ class Problem {
     PackLinear(linear_.weight, spec_, blob_.data());
     max_rows_ = *std::max_element(setup.rows.begin(), setup.rows.end());
     const std::int64_t in = setup.weight.in;
-    const std::vector<std::uint16_t> x = maker.Inputs(max_rows_, in, setup.weight.recipe);
+    const std::vector<std::uint16_t> x = maker.InputRows(max_rows_, in, setup.weight.recipe);
     // Rows are apart, and what is between and after them must not be read.
     x_stride_ = in + 5;
-    x_.assign(static_cast<std::size_t>((max_rows_ + 1) * x_stride_), kNanBF16);
+    x_.assign(static_cast<std::size_t>((max_rows_ + 1) * x_stride_), kPoisonBF16);
     Matrix<float> x_TK(max_rows_, in);
     for (std::int64_t t = 0; t < max_rows_; ++t) {
       for (std::int64_t k = 0; k < in; ++k) {
@@ -114,11 +112,10 @@ class Problem {
 
   void CheckFp32(const Implementation& implementation, const LinearArgs& args) const {
     const std::int64_t out = setup_.weight.out, stride = out + 3;
-    const float guard = -12345.0f;
-    const std::vector<float> y = Run(implementation, args, &LinearArgs::y_fp32, guard);
+    const std::vector<float> y = Run(implementation, args, &LinearArgs::y_fp32, kGuard);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(y.size()); ++i) {
       const std::int64_t t = i / stride, n = i % stride;
-      const float expected = t < args.rows && n < out ? expected_TN_(t, n) : guard;
+      const float expected = t < args.rows && n < out ? expected_TN_(t, n) : kGuard;
       const float actual = y[static_cast<std::size_t>(i)];
       ASSERT_EQ(std::memcmp(&actual, &expected, 4), 0)
           << "row " << t << ", output " << n << ": " << actual << ", expected " << expected;
@@ -127,10 +124,10 @@ class Problem {
 
   void CheckBF16(const Implementation& implementation, const LinearArgs& args) const {
     const std::int64_t out = setup_.weight.out, stride = out + 3;
-    const std::vector<std::uint16_t> y = Run(implementation, args, &LinearArgs::y_bf16, kGuard);
+    const std::vector<std::uint16_t> y = Run(implementation, args, &LinearArgs::y_bf16, kGuardBF16);
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(y.size()); ++i) {
       const std::int64_t t = i / stride, n = i % stride;
-      const std::uint16_t expected = t < args.rows && n < out ? FloatToBF16(expected_TN_(t, n)) : kGuard;
+      const std::uint16_t expected = t < args.rows && n < out ? FloatToBF16(expected_TN_(t, n)) : kGuardBF16;
       ASSERT_EQ(y[static_cast<std::size_t>(i)], expected) << "row " << t << ", output " << n;
     }
   }
@@ -345,7 +342,7 @@ TEST(LinearLattice, SumsAreExactWhateverTheProfile) {
     const LinearCase weight = {.kind = kind, .out = 33, .in = 448, .recipe = Recipe::kLattice};
     LinearMaker maker(5);
     const TestLinear linear = maker.Make(weight);
-    const std::vector<std::uint16_t> x = maker.Inputs(3, weight.in, Recipe::kLattice);
+    const std::vector<std::uint16_t> x = maker.InputRows(3, weight.in, Recipe::kLattice);
     LinearEngine<reference::Truth> truth({.truth = true, .numerics = {.fake_quant = false}}, kActivationBlock);
     Matrix<double> x_TK(3, weight.in);
     for (std::int64_t i = 0; i < x_TK.size(); ++i)
@@ -397,7 +394,7 @@ TEST(LinearOverflow, ValuesBeyondFp16RaiseTheFlag) {
     const LinearSpec spec = MakeLinearSpec(linear.weight, {.act_quant = c.act_quant}, kActivationBlock);
     std::vector<std::byte> blob(static_cast<std::size_t>(spec.bytes));
     PackLinear(linear.weight, spec, blob.data());
-    std::vector<std::uint16_t> x = maker.Inputs(3, 256, Recipe::kNormal);
+    std::vector<std::uint16_t> x = maker.InputRows(3, 256, Recipe::kNormal);
     x[256 + 200] = FloatToBF16(3e5f);
     for (const Implementation& implementation : Implementations(Profile::kSm90, 2)) {
       SCOPED_TRACE(implementation.name());
