@@ -6,6 +6,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/device/backend.h"
@@ -69,6 +70,13 @@ class CallMemory {
     results_.push_back({bytes, placed});
     return reinterpret_cast<T*>(placed);
   }
+  // A table made for the call, such as one of addresses.
+  template <typename T>
+  const T* Own(std::vector<T> table) {
+    auto kept = std::make_shared<const std::vector<T>>(std::move(table));
+    owned_.push_back(kept);
+    return In(*kept);
+  }
   // Waits for the calls and brings the InOut arrays back.
   void Finish();
 
@@ -82,6 +90,7 @@ class CallMemory {
   const Implementation* implementation_;
   std::vector<std::byte*> allocations_;
   std::vector<Result> results_;
+  std::vector<std::shared_ptr<const void>> owned_;
 };
 
 }  // namespace lockstep::kernels

@@ -1,0 +1,263 @@
+// Packing and widening of rows, every implementation, against the reference's quantizers, bit for bit; and the
+// quantizers' distance from their input.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/kv_rows/kv_rows_cases.h"
+#include "kernels/testing/comparison.h"
+#include "reference/quantize.h"
+
+namespace lockstep::kernels {
+namespace {
+
+// Those of models, and sizes at which nothing fits.
+std::vector<RowFormat> Formats() {
+  std::vector<RowFormat> formats;
+  for (const NamedFormat& named : ModelFormats()) formats.push_back(named.format);
+  for (const int width : {1, 2, 7, 20, 33, 70, 2048}) {
+    formats.push_back({.kind = FormatKind::kBf16, .width = width});
+    formats.push_back({.kind = FormatKind::kFp8, .width = width, .quantized = width, .block = 32});
+    formats.push_back({.kind = FormatKind::kFp8, .width = width, .quantized = (width + 1) / 2, .block = 64});
+    formats.push_back({.kind = FormatKind::kFp4E4M3, .width = width, .block = 16});
+    formats.push_back({.kind = FormatKind::kFp4E8M0, .width = width, .block = 32});
+  }
+  for (const int width : {1, 16, 32, 64, 512})
+    formats.push_back({.kind = FormatKind::kHadamardFp4, .width = width, .block = 32});
+  return formats;
+}
+
+std::string Describe(const RowsCase& c) {
+  return "kind " + std::to_string(static_cast<int>(c.format.kind)) + ", width " +
+         std::to_string(c.format.width) + ", quantized " + std::to_string(c.format.quantized) + ", block " +
+         std::to_string(c.format.block) + ", rows " + std::to_string(c.rows) + ", first " +
+         std::to_string(c.first) + ", page shift " + std::to_string(c.page_shift) + ", recipe " +
+         std::to_string(static_cast<int>(c.recipe));
+}
+
+// Every format flat and paged, few rows and more than a page, all recipes.
+template <typename Check>
+void ForEachCase(Check check) {
+  for (const RowFormat& format : Formats()) {
+    for (const Recipe recipe : kRecipes) {
+      check({.format = format, .rows = 6, .recipe = recipe});
+      check({.format = format, .rows = 1, .first = 7, .page_shift = 2, .recipe = recipe});
+      check({.format = format, .rows = 23, .first = 6, .page_shift = 3, .recipe = recipe});
+      check({.format = format, .rows = 3, .first = 0, .page_shift = 0, .recipe = recipe});
+    }
+  }
+}
+
+// --- the rows as kv_rows.h lays them out
+// -----------------------------------------------------------------------------
+
+// Appends codes of x[0..width) and scales as the reference's quantizers choose them.
+void QuantizeRow(const RowFormat& f, std::vector<float> x, std::byte* row) {
+  const bool fp8 = f.kind == FormatKind::kFp8;
+  if (f.kind == FormatKind::kHadamardFp4) {
+    reference::Butterfly(x.data(), f.width);
+    for (float& value : x)
+      value = RoundToBF16(value * static_cast<float>(1.0 / std::sqrt(static_cast<double>(f.width))));
+  }
+  const int width = fp8 ? f.quantized : f.width;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(width) + 1, 0), scales;
+  for (int begin = 0; begin < width; begin += f.block) {
+    const int n = std::min(f.block, width - begin);
+    const auto kind = f.kind == FormatKind::kFp4E4M3 ? reference::Fp4Scale::kE4M3 : reference::Fp4Scale::kE8M0;
+    float* block = x.data() + begin;
+    const float scale =
+        fp8 ? reference::ActQuant8Block(block, n, block) : reference::ActQuant4Block(block, n, kind, block);
+    for (int i = begin; i < begin + n; ++i) {
+      const float value = x[static_cast<std::size_t>(i)];
+      codes[static_cast<std::size_t>(i)] = fp8 ? FloatToE4M3(value) : FloatToE2M1(value);
+    }
+    scales.push_back(f.kind == FormatKind::kFp4E4M3
+                         ? FloatToE4M3(scale)
+                         : static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(scale) >> 23));
+  }
+  for (int i = 0; i < width; i += fp8 ? 1 : 2)
+    *row++ = static_cast<std::byte>(fp8 ? codes[static_cast<std::size_t>(i)]
+                                        : codes[static_cast<std::size_t>(i)] |
+                                              codes[static_cast<std::size_t>(i) + 1] << 4);
+  for (const std::uint8_t scale : scales) *row++ = static_cast<std::byte>(scale);
+}
+
+// Channels that are stored as they are, from `first` on.
+void CopyRow(const std::uint16_t* x, int first, int width, std::byte* row) {
+  for (int d = first; d < width; ++d) {
+    *row++ = static_cast<std::byte>(x[d] & 0xff);
+    *row++ = static_cast<std::byte>(x[d] >> 8);
+  }
+}
+
+// Bytes of a row before its padding.
+std::int64_t UsedBytes(const RowFormat& f) {
+  const std::int64_t blocks =
+      f.block > 0 ? ((f.kind == FormatKind::kFp8 ? f.quantized : f.width) + f.block - 1) / f.block : 0;
+  if (f.kind == FormatKind::kBf16) return 2 * f.width;
+  if (f.kind == FormatKind::kFp8) return f.quantized + blocks + 2 * (f.width - f.quantized);
+  return (f.width + 1) / 2 + blocks;
+}
+
+std::vector<std::byte> Packed(const PackProblem& p) {
+  std::vector<std::byte> stored = std::get<0>(p.Start());
+  for (std::int64_t i = 0; i < p.rows; ++i) {
+    std::byte* row = stored.data() + p.RowOffset(i);
+    const std::uint16_t* x = p.x.data() + i * p.x_stride;
+    if (p.format.kind == FormatKind::kBf16)
+      CopyRow(x, 0, p.format.width, row);
+    else
+      QuantizeRow(p.format, Widened<float>(p.x, i * p.x_stride, p.format.width), row);
+    if (p.format.kind == FormatKind::kFp8)
+      CopyRow(x, p.format.quantized, p.format.width,
+              row + UsedBytes(p.format) - 2 * (p.format.width - p.format.quantized));
+  }
+  return stored;
+}
+
+// Nothing is said of the padding of rows.
+void ForgetPadding(const RowsCase& c, std::vector<std::byte>* stored) {
+  for (std::int64_t i = 0; i < c.rows; ++i)
+    for (std::int64_t b = UsedBytes(c.format); b < c.format.row_bytes(); ++b)
+      (*stored)[static_cast<std::size_t>(c.RowOffset(i) + b)] = kGuardByte;
+}
+
+void ExpectPacked(const PackProblem& p) {
+  const std::vector<std::byte> expected = Packed(p);
+  for (const int threads : {1, 3}) {
+    for (const Implementation& implementation : Implementations(Profile::kSm90, threads)) {
+      auto [stored] = RunOn(implementation, p);
+      ForgetPadding(p, &stored);
+      EXPECT_TRUE(SameBits(stored, expected)) << Describe(p) << ", " << implementation;
+    }
+  }
+}
+
+std::vector<std::uint16_t> Unpacked(const UnpackProblem& p) {
+  std::vector<std::uint16_t> y = std::get<0>(p.Start());
+  const RowFormat& f = p.format;
+  for (std::int64_t i = 0; i < p.rows; ++i) {
+    const auto* row = reinterpret_cast<const std::uint8_t*>(p.stored.data() + p.RowOffset(i));
+    const int quantized = f.kind == FormatKind::kBf16 ? 0 : f.kind == FormatKind::kFp8 ? f.quantized : f.width;
+    const std::uint8_t* scales = row + (f.kind == FormatKind::kFp8 ? quantized : (quantized + 1) / 2);
+    const std::uint8_t* rest = row + UsedBytes(f) - 2 * (f.width - quantized);
+    for (int d = 0; d < f.width; ++d) {
+      std::uint16_t& out = y[static_cast<std::size_t>(i * p.y_stride + d)];
+      if (d >= quantized) {
+        out = static_cast<std::uint16_t>(rest[2 * (d - quantized)] | rest[2 * (d - quantized) + 1] << 8);
+        continue;
+      }
+      const std::uint8_t scale_byte = scales[d / f.block];
+      const float scale =
+          f.kind == FormatKind::kFp4E4M3 ? E4M3ToFloat(scale_byte) : std::ldexp(1.0f, scale_byte - 127);
+      const float code =
+          f.kind == FormatKind::kFp8 ? E4M3ToFloat(row[d]) : E2M1ToFloat((row[d / 2] >> (d % 2 * 4)) & 0xf);
+      out = FloatToBF16(code * scale);
+    }
+  }
+  return y;
+}
+
+TEST(PackRows, HasTheBytesOfTheReferencesQuantizers) {
+  ForEachCase([](const RowsCase& c) { ExpectPacked(PackProblem(c)); });
+}
+
+TEST(UnpackRows, WidensEveryCodeAndScale) {
+  ForEachCase([](const RowsCase& c) {
+    const UnpackProblem p(c);
+    ExpectEverywhere(p, Unpacked(p), Profile::kSm90, Describe(c));
+  });
+}
+
+// All finite bf16 values: neighbours together in a block, then far apart.
+TEST(PackRows, EveryFiniteValue) {
+  for (const NamedFormat& named : ModelFormats()) {
+    if (named.format.kind == FormatKind::kHadamardFp4) continue;  // sums of the largest overflow
+    PackProblem p({.format = named.format, .rows = 65536 / named.format.width});
+    for (const std::int64_t step : {1, 9973}) {
+      for (std::int64_t i = 0; i < 65536; ++i) {
+        const auto bits = static_cast<std::uint16_t>(i * step);
+        const bool finite = (bits & 0x7f80) != 0x7f80;
+        p.x[static_cast<std::size_t>(i / named.format.width * p.x_stride + i % named.format.width)] =
+            finite ? bits : std::uint16_t{0};
+      }
+      ExpectPacked(p);
+    }
+  }
+}
+
+// A row that was packed widens to what the reference attends to, and again packs to the same bytes.
+TEST(PackRows, ThenUnpackIsTheFakeQuantizedRow) {
+  for (const NamedFormat& named : ModelFormats()) {
+    const PackProblem pack({.format = named.format, .rows = 9});
+    UnpackProblem unpack({.format = named.format, .rows = 9});
+    unpack.stored = Packed(pack);
+    UnpackProblem::Output expected = unpack.Start();
+    for (std::int64_t i = 0; i < 9; ++i) {
+      std::vector<float> x = Widened<float>(pack.x, i * pack.x_stride, named.format.width);
+      if (named.name == "window_v41") reference::FakeQuant8(x.data(), 512, 32);
+      if (named.name == "latent_v4") reference::FakeQuant8(x.data(), 448, 64);
+      if (named.name == "compressed_v41") reference::FakeQuant4(x.data(), 512, 16, reference::Fp4Scale::kE4M3);
+      if (named.name == "index_v41") reference::FakeQuant4(x.data(), 128, 32, reference::Fp4Scale::kE8M0);
+      if (named.name == "index_v4") {
+        reference::Butterfly(x.data(), 128);
+        for (float& value : x) value = RoundToBF16(value * static_cast<float>(1.0 / std::sqrt(128.0)));
+        reference::FakeQuant4(x.data(), 128, 32, reference::Fp4Scale::kE8M0);
+      }
+      for (std::size_t d = 0; d < x.size(); ++d)
+        std::get<0>(expected)[static_cast<std::size_t>(i * unpack.y_stride) + d] = FloatToBF16(x[d]);
+    }
+    EXPECT_TRUE(Trustworthy(std::get<0>(expected), 100));
+    ExpectEverywhere(unpack, expected, Profile::kSm90, named.name);
+  }
+}
+
+// Half a spacing of the code's format at most, in units of the scale; two codes further away is too far.
+TEST(PackRows, IsNearItsInput) {
+  struct Precision {
+    const char* format;
+    double relative, absolute;  // half spacings: of normal codes, of subnormal ones
+    int largest_code;
+  };
+  for (const Precision& precision :
+       {Precision{"window_v41", 0x1p-4, 0x1p-10, 126}, Precision{"index_v41", 0.25, 0.25, 7}}) {
+    for (const NamedFormat& named : ModelFormats()) {
+      if (named.name != precision.format) continue;
+      const PackProblem p({.format = named.format, .rows = 3});
+      const auto [stored] = RunOn(Implementations(Profile::kSm90).back(), p);
+      const int width = named.format.width;
+      const bool fp8 = named.format.kind == FormatKind::kFp8;
+      for (int i = 0; i < 3 * width; ++i) {
+        const int row = i / width, d = i % width;
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(stored.data() + p.RowOffset(row));
+        const int code = fp8 ? bytes[d] : (bytes[d / 2] >> (d % 2 * 4)) & 0xf, sign = fp8 ? 0x80 : 8,
+                  magnitude = code & (sign - 1);
+        const double scale = std::ldexp(1.0, bytes[(fp8 ? width : width / 2) + d / named.format.block] - 127);
+        const auto value = [&](int c) {
+          return scale * static_cast<double>(fp8 ? E4M3ToFloat(static_cast<std::uint8_t>(c))
+                                                 : E2M1ToFloat(static_cast<std::uint8_t>(c)));
+        };
+        const double x = static_cast<double>(BF16ToFloat(p.x[static_cast<std::size_t>(row * p.x_stride + d)]));
+        const double bound = std::max(precision.relative * std::fabs(x), precision.absolute * scale);
+        ASSERT_LE(std::fabs(value(code) - x), bound) << named.name << ", channel " << d;
+        if (magnitude + 2 > precision.largest_code) continue;
+        ASSERT_GT(std::fabs(value(code + 2) - x), bound) << named.name << ", channel " << d;
+      }
+    }
+  }
+}
+
+TEST(KvRowsContract, IdsAreTheSameEverywhere) {
+  for (const Implementation& implementation : Implementations(Profile::kSm90)) {
+    EXPECT_EQ(implementation.kernels().pack_rows.contract, "pack_rows/F");
+    EXPECT_EQ(implementation.kernels().unpack_rows.contract, "unpack_rows/F");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::kernels
