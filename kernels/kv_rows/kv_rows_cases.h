@@ -104,6 +104,29 @@ struct PackProblem : RowsCase {
   }
 };
 
+// A stored row of any codes; E8M0 scale bytes lie in [low, high].
+inline void FillPackedRow(const RowFormat& format, Recipe recipe, std::int64_t low, std::int64_t high,
+                          Inputs& inputs, std::byte* row) {
+  const auto put = [&](std::int64_t value) { *row++ = static_cast<std::byte>(value); };
+  const auto put_bf16 = [&](std::int64_t n) {
+    for (std::int64_t d = 0; d < n; ++d) {
+      const std::uint16_t bits = FloatToBF16(inputs.Value(recipe));
+      put(bits & 0xff);
+      put(bits >> 8);
+    }
+  };
+  if (format.kind == FormatKind::kBf16) return put_bf16(format.width);
+  const bool fp8 = format.kind == FormatKind::kFp8;
+  const int width = fp8 ? format.quantized : format.width;
+  const auto e4m3 = [&](int signs) {
+    return inputs.Integer(0, 126) | inputs.Integer(0, signs) << 7;
+  };  // not NaN
+  for (int i = 0; i < (fp8 ? width : (width + 1) / 2); ++i) put(fp8 ? e4m3(1) : inputs.Integer(0, 255));
+  for (int b = 0; b * format.block < width; ++b)
+    put(format.kind == FormatKind::kFp4E4M3 ? e4m3(0) : inputs.Integer(low, high));
+  if (fp8) put_bf16(format.width - width);
+}
+
 // Stored rows of any codes and scales; what lies between them is poison.
 struct UnpackProblem : RowsCase {
   using Output = std::tuple<std::vector<std::uint16_t>>;
@@ -116,7 +139,8 @@ struct UnpackProblem : RowsCase {
         y_stride(format.width + 5),
         stored(static_cast<std::size_t>(stored_bytes()), std::byte{0xff}) {
     Inputs inputs(32);
-    for (std::int64_t i = 0; i < rows; ++i) FillRow(inputs, stored.data() + RowOffset(i));
+    for (std::int64_t i = 0; i < rows; ++i)
+      FillPackedRow(format, recipe, 60, 190, inputs, stored.data() + RowOffset(i));
   }
   Output Start() const { return UnwrittenBF16(rows * y_stride); }
   UnpackRowsArgs Place(CallMemory& memory, Output& y) const {
@@ -132,28 +156,6 @@ struct UnpackProblem : RowsCase {
   Work work() const {
     return {.bytes = static_cast<double>(rows * (2 * format.width + format.row_bytes())),
             .items = static_cast<double>(rows)};
-  }
-
- private:
-  void FillRow(Inputs& inputs, std::byte* row) const {
-    const auto put = [&](std::uint64_t value) { *row++ = static_cast<std::byte>(value); };
-    const auto bf16 = [&](std::int64_t n) {
-      for (std::int64_t d = 0; d < n; ++d) {
-        const std::uint16_t bits = FloatToBF16(inputs.Value(recipe));
-        put(bits & 0xff);
-        put(bits >> 8);
-      }
-    };
-    const auto e4m3 = [&] { return inputs.Integer(0, 126) | (inputs.Integer(0, 1) << 7); };  // not NaN
-    if (format.kind == FormatKind::kBf16) return bf16(format.width);
-    const bool fp8 = format.kind == FormatKind::kFp8;
-    const int width = fp8 ? format.quantized : format.width;
-    for (int i = 0; i < (fp8 ? width : (width + 1) / 2); ++i)
-      put(static_cast<std::uint64_t>(fp8 ? e4m3() : inputs.Integer(0, 255)));
-    for (int b = 0; b * format.block < width; ++b)
-      put(static_cast<std::uint64_t>(format.kind == FormatKind::kFp4E4M3 ? inputs.Integer(0, 126)
-                                                                         : inputs.Integer(60, 190)));
-    if (fp8) bf16(format.width - width);
   }
 };
 
