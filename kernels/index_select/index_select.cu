@@ -144,6 +144,12 @@ __global__ void ScoreBf16Kernel(IndexSelectArgs a, float scale, float* scores, s
   scores[t * stride + begin + lane] = IsCandidate(a, t, begin + lane) ? FoldHeads(part, a.heads) : Nothing();
 }
 
+// What a dump asked for.
+__global__ void KeepScoresKernel(IndexSelectArgs a, const float* scores, std::int64_t stride) {
+  const std::int64_t t = blockIdx.y, j = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  if (j < a.row_T[t].visible) a.scores_out[t * a.scores_stride + j] = scores[t * stride + j];
+}
+
 // The largest score of each candidate block; the newest block counts as infinite.
 __global__ void BlockMaxKernel(IndexSelectArgs a, const float* scores, std::int64_t stride, float* block_scores, std::int64_t block_stride) {
   const std::int64_t t = blockIdx.y, b = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x, visible = a.row_T[t].visible;
@@ -259,6 +265,7 @@ void RunIndexSelect(Stream& s, const IndexSelectArgs& a) {
     ScoreFp4Kernel<<<dim3(Blocks(visible, kScoreThreads), rows), kScoreThreads, static_cast<std::size_t>(layout.bytes), stream.handle()>>>(
         a, layout, queries, scale, scores, visible);
   }
+  if (a.scores_out && !a.candidates_in) KeepScoresKernel<<<dim3(Blocks(visible, 256), rows), 256, 0, stream.handle()>>>(a, scores, visible);
   SelectEntriesKernel<<<rows, kSelectThreads, 0, stream.handle()>>>(a, scores, visible);
   if (a.candidates_out) {
     const std::int64_t blocks = (visible + a.candidate_block - 1) / a.candidate_block;

@@ -34,7 +34,7 @@ struct IndexSelectArgs {
   std::int32_t* candidate_count_out = nullptr;   // [T]
   const std::int32_t* candidates_in = nullptr;
   const std::int32_t* candidate_count_in = nullptr;
-  float* scores_out = nullptr;  // optional, for dumps and tests: [T][scores_stride]
+  float* scores_out = nullptr;  // optional, for dumps and tests: [T][scores_stride]; not written with candidates_in
   std::int64_t scores_stride = 0;
 };
 

@@ -1,0 +1,362 @@
+// The indexer, every implementation, against the loops of docs/numerics.md section 6, Index score and
+// Selection, with the reference's quantizers, products and total order, bit for bit; and the distance of scores
+// from truth.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/index_select/index_select_cases.h"
+#include "kernels/index_select/top_k.h"
+#include "kernels/testing/comparison.h"
+#include "kernels/testing/truth.h"
+#include "reference/arithmetic.h"
+#include "reference/mma_block.h"
+#include "reference/quantize.h"
+#include "reference/selection.h"
+
+namespace lockstep::kernels {
+namespace {
+
+std::string Describe(const IndexCase& c, Profile profile) {
+  return std::to_string(c.rows()) + " rows, at most " + std::to_string(c.max_visible()) + " visible, " +
+         std::to_string(c.heads) + " x " + std::to_string(c.dim) + ", format " +
+         std::to_string(static_cast<int>(c.format)) + ", top " + std::to_string(c.top_k) + ", blocks of " +
+         std::to_string(c.candidate_block) + (c.restricted() ? ", restricted" : "") + ", recipe " +
+         std::to_string(static_cast<int>(c.recipe)) + ", " + std::string(NameOf(profile));
+}
+
+// --- scores by the page
+// ----------------------------------------------------------------------------------------------
+
+// Codes as values, and a scale for each 32.
+struct QuantizedVector {
+  std::vector<float> codes, scales;
+};
+
+QuantizedVector QuantizeQuery(const IndexProblem& p, std::int64_t t, std::int64_t h) {
+  QuantizedVector q = {Widened<float>(p.q_THI, (t * p.heads + h) * p.dim, p.dim), {}};
+  if (p.format == FormatKind::kHadamardFp4) {
+    reference::Butterfly(q.codes.data(), p.dim);
+    for (float& value : q.codes)
+      value = RoundToBF16(value * static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim))));
+  }
+  for (int begin = 0; begin < p.dim; begin += 32) {
+    float* block = q.codes.data() + begin;
+    q.scales.push_back(
+        reference::ActQuant4Block(block, std::min(32, p.dim - begin), reference::Fp4Scale::kE8M0, block));
+  }
+  return q;
+}
+
+QuantizedVector StoredKey(const IndexProblem& p, std::int64_t t, std::int64_t j) {
+  const auto* row = reinterpret_cast<const std::uint8_t*>(p.Key(t, j));
+  QuantizedVector key;
+  for (int d = 0; d < p.dim; ++d) {
+    if (p.format == FormatKind::kBf16)
+      key.codes.push_back(BF16ToFloat(static_cast<std::uint16_t>(row[2 * d] | row[2 * d + 1] << 8)));
+    else
+      key.codes.push_back(E2M1ToFloat((row[d / 2] >> (d % 2 * 4)) & 0xf));
+  }
+  for (int b = 0; p.format != FormatKind::kBf16 && 32 * b < p.dim; ++b)
+    key.scales.push_back(E8M0ToFloat(row[(p.dim + 1) / 2 + b]));
+  return key;
+}
+
+float DotOfBlocks(const QuantizedVector& q, const QuantizedVector& k) {
+  float d = 0;
+  for (std::size_t b = 0; b < q.scales.size(); ++b) {
+    float sum = 0;  // exact in any order
+    for (std::size_t i = 32 * b; i < std::min(q.codes.size(), 32 * (b + 1)); ++i)
+      sum += q.codes[i] * k.codes[i];
+    d = std::fma(sum, q.scales[b] * k.scales[b], d);
+  }
+  return d;
+}
+
+// Bf16 weights of the heads, scaled.
+std::vector<float> Weights(const IndexProblem& p, std::int64_t t) {
+  std::vector<float> weights = Widened<float>(p.weight_TH, t * p.heads, p.heads);
+  for (float& w : weights) w *= static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim * p.heads)));
+  return weights;
+}
+
+std::vector<float> ScoresOf(const IndexProblem& p, Profile profile, std::int64_t t) {
+  const bool quantized = p.format != FormatKind::kBf16;
+  std::vector<QuantizedVector> queries;
+  for (std::int64_t h = 0; h < p.heads; ++h)
+    queries.push_back(quantized
+                          ? QuantizeQuery(p, t, h)
+                          : QuantizedVector{Widened<float>(p.q_THI, (t * p.heads + h) * p.dim, p.dim), {}});
+  const std::vector<float> weights = Weights(p, t);
+  std::vector<float> scores;
+  for (std::int64_t j = 0; j < p.visible[static_cast<std::size_t>(t)]; ++j) {
+    const QuantizedVector key = StoredKey(p, t, j);
+    std::vector<float> part(std::bit_ceil(static_cast<std::size_t>(p.heads)), 0.0f);
+    for (std::size_t h = 0; h < queries.size(); ++h) {
+      const float d = quantized ? DotOfBlocks(queries[h], key)
+                                : reference::DotH(profile, queries[h].codes.data(), key.codes.data(), p.dim);
+      part[h] = (d > 0 ? d : 0.0f) * weights[h];
+    }
+    scores.push_back(reference::Fold(part.data(), static_cast<std::int64_t>(part.size())));
+  }
+  return scores;
+}
+
+// --- selection by the page
+// -------------------------------------------------------------------------------------------
+
+std::vector<std::int64_t> KeptBlocks(const IndexProblem& p, const std::vector<float>& scores) {
+  std::vector<float> best;
+  for (std::size_t j = 0; j < scores.size(); ++j) {
+    if (j % static_cast<std::size_t>(p.candidate_block) == 0) best.push_back(scores[j]);
+    best.back() = std::max(best.back(), scores[j]);
+  }
+  if (!best.empty()) best.back() = std::numeric_limits<float>::infinity();
+  return reference::SelectTop(best, p.candidate_top_blocks, "blocks").indices;
+}
+
+void Restrict(const IndexProblem& p, std::int64_t t, std::vector<float>* scores) {
+  const std::int32_t* list = p.candidates.data() + t * p.candidate_top_blocks;
+  for (std::size_t j = 0; j < scores->size(); ++j) {
+    const auto block = static_cast<std::int32_t>(j) / p.candidate_block;
+    if (std::find(list, list + p.candidate_counts[static_cast<std::size_t>(t)], block) ==
+        list + p.candidate_counts[static_cast<std::size_t>(t)])
+      (*scores)[j] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+void StoreList(const std::vector<std::int64_t>& list, std::int64_t t, std::int64_t stride,
+               std::vector<std::int32_t>* out, std::vector<std::int32_t>* count) {
+  std::copy(list.begin(), list.end(), out->begin() + t * stride);
+  (*count)[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(list.size());
+}
+
+IndexProblem::Output PageOf(const IndexProblem& p, Profile profile) {
+  IndexProblem::Output expected = p.Start();
+  auto& [selected, count, candidates, candidate_count, all_scores] = expected;
+  for (std::int64_t t = 0; t < p.rows(); ++t) {
+    std::vector<float> scores = ScoresOf(p, profile, t);
+    if (p.restricted())
+      Restrict(p, t, &scores);
+    else
+      std::copy(scores.begin(), scores.end(), all_scores.begin() + t * p.scores_stride());
+    StoreList(reference::SelectTop(scores, p.top_k, "entries").indices, t, p.top_k, &selected, &count);
+    if (p.source()) StoreList(KeptBlocks(p, scores), t, p.candidate_top_blocks, &candidates, &candidate_count);
+  }
+  return expected;
+}
+
+void ExpectPage(const IndexCase& c, Profile profile = Profile::kSm90) {
+  const IndexProblem problem(c);
+  ExpectEverywhere(problem, PageOf(problem, profile), profile, Describe(c, profile));
+}
+
+constexpr FormatKind kKeyFormats[] = {FormatKind::kFp4E8M0, FormatKind::kHadamardFp4, FormatKind::kBf16};
+
+// --- tests
+// -----------------------------------------------------------------------------------------------------------
+
+TEST(IndexSelect, HasTheBitsOfThePageInTheModelsSizes) {
+  const std::vector<std::int64_t> visible = {0, 1, 63, 64, 65, 300, 517};
+  for (const Recipe recipe : kRecipes) {
+    ExpectPage({.visible = visible, .heads = 32, .dim = 128, .top_k = 64, .page_shift = 5, .recipe = recipe});
+    ExpectPage({.visible = visible,
+                .heads = 64,
+                .dim = 128,
+                .format = FormatKind::kHadamardFp4,
+                .top_k = 100,
+                .page_shift = 6,
+                .recipe = recipe});
+  }
+}
+
+TEST(IndexSelect, EveryProfileWithoutQuantizers) {
+  for (const Profile profile : {Profile::kSm90, Profile::kSm90K8, Profile::kSm80, Profile::kSm75,
+                                Profile::kSm70, Profile::kSm70Jit, Profile::kFma}) {
+    for (const Recipe recipe : kRecipes)
+      ExpectPage({.visible = {40, 9},
+                  .heads = 8,
+                  .dim = 64,
+                  .format = FormatKind::kBf16,
+                  .top_k = 7,
+                  .recipe = recipe},
+                 profile);
+  }
+}
+
+TEST(IndexSelect, OddSizes) {
+  for (const FormatKind format : kKeyFormats) {
+    for (const int heads : {1, 3, 8, 17, 33}) {
+      for (const int dim : {2, 16, 32, 64, 96, 128}) {
+        if (format == FormatKind::kHadamardFp4 && dim == 96) continue;  // powers of two alone
+        ExpectPage({.visible = {5, 19, 1},
+                    .heads = heads,
+                    .dim = dim,
+                    .format = format,
+                    .top_k = 4,
+                    .page_shift = heads % 3});
+      }
+    }
+  }
+}
+
+// More keys than a work item scores; lists as long as the visible keys and longer.
+TEST(IndexSelect, LongContexts) {
+  for (const int top_k : {1, 512, 6000}) {
+    ExpectPage({.visible = {5000}, .heads = 4, .dim = 32, .top_k = top_k, .page_shift = 8});
+    ExpectPage({.visible = {5000, 4097, 511, 512, 513},
+                .heads = 4,
+                .dim = 32,
+                .top_k = top_k,
+                .page_shift = 7,
+                .recipe = Recipe::kLattice});
+  }
+}
+
+// All scores equal: the oldest entries.
+TEST(IndexSelect, EqualScoresGoToTheSmallerEntry) {
+  for (const FormatKind format : kKeyFormats) {
+    IndexProblem p({.visible = {100, 700}, .heads = 4, .dim = 32, .format = format, .top_k = 30});
+    std::fill_n(p.weight_TH.begin(), 8, std::uint16_t{0});
+    const IndexProblem::Output expected = PageOf(p, Profile::kSm90);
+    for (std::int32_t i = 0; i < 60; ++i) EXPECT_EQ(std::get<0>(expected)[static_cast<std::size_t>(i)], i % 30);
+    ExpectEverywhere(p, expected, Profile::kSm90, "ties");
+  }
+}
+
+TEST(IndexSelect, CandidateBlocksOfASource) {
+  for (const Recipe recipe : kRecipes) {
+    for (const int top_blocks : {1, 5, 64}) {
+      ExpectPage({.visible = {0, 1, 8, 9, 160, 333},
+                  .heads = 8,
+                  .dim = 64,
+                  .top_k = 20,
+                  .candidate_block = 8,
+                  .candidate_top_blocks = top_blocks,
+                  .recipe = recipe});
+      ExpectPage({.visible = {77, 3},
+                  .heads = 8,
+                  .dim = 64,
+                  .top_k = 20,
+                  .candidate_block = 3,
+                  .candidate_top_blocks = top_blocks,
+                  .recipe = recipe});
+    }
+  }
+}
+
+TEST(IndexSelect, LaterSourcesChooseFromTheKeptBlocks) {
+  for (const FormatKind format : kKeyFormats) {
+    for (const Recipe recipe : kRecipes) {
+      for (const int top_k : {1, 12, 200}) {
+        ExpectPage({.visible = {1, 8, 9, 160, 2200},
+                    .heads = 8,
+                    .dim = 64,
+                    .format = format,
+                    .top_k = top_k,
+                    .candidate_block = 8,
+                    .candidate_top_blocks = 16,
+                    .candidate_source = false,
+                    .recipe = recipe});
+      }
+    }
+  }
+}
+
+TEST(IndexSelect, ANanMarksItsRowAlone) {
+  for (const FormatKind format : kKeyFormats) {
+    IndexProblem p({.visible = {20, 20, 20}, .heads = 4, .dim = 32, .format = format, .top_k = 5});
+    const IndexProblem::Output expected = PageOf(p, Profile::kSm90);
+    p.weight_TH[4 + 2] = kPoisonBF16;
+    for (const Implementation& implementation : Implementations(Profile::kSm90)) {
+      const IndexProblem::Output output = RunOn(implementation, p);
+      for (std::size_t t = 0; t < 3; ++t) {
+        EXPECT_EQ(std::get<1>(output)[t], t == 1 ? -1 : 5) << implementation;
+        for (std::size_t i = 5 * t; t != 1 && i < 5 * t + 5; ++i)
+          EXPECT_EQ(std::get<0>(output)[i], std::get<0>(expected)[i]) << implementation;
+      }
+    }
+  }
+}
+
+// Scores beyond the quantizers: exact products of the codes, so only the folds' roundings remain.
+TEST(IndexSelect, ScoresAreNearTruth) {
+  for (const FormatKind format : kKeyFormats) {
+    const IndexProblem p({.visible = {50}, .heads = 16, .dim = 128, .format = format, .top_k = 8});
+    const IndexProblem::Output output = RunOn(Implementations(Profile::kSm90).back(), p);
+    const std::vector<float> weights = Weights(p, 0);
+    std::vector<Approximation> expected;
+    for (std::int64_t j = 0; j < 50; ++j) {
+      const QuantizedVector key = StoredKey(p, 0, j);
+      double score = 0, terms = 0, dots = 0;
+      for (std::int64_t h = 0; h < 16; ++h) {
+        const bool quantized = format != FormatKind::kBf16;
+        const QuantizedVector q =
+            quantized ? QuantizeQuery(p, 0, h) : QuantizedVector{Widened<float>(p.q_THI, h * 128, 128), {}};
+        double d = 0, products = 0;
+        for (std::size_t i = 0; i < 128; ++i) {
+          const double scale = quantized ? static_cast<double>(q.scales[i / 32] * key.scales[i / 32]) : 1.0;
+          const double product = scale * static_cast<double>(q.codes[i]) * static_cast<double>(key.codes[i]);
+          d += product, products += std::fabs(product);
+        }
+        const double w = static_cast<double>(weights[static_cast<std::size_t>(h)]);
+        score += std::max(d, 0.0) * w;
+        terms += std::max(d, 0.0) * std::fabs(w);
+        dots += products * std::fabs(w) * (quantized ? Gamma(4) : reference::ChainBound(Profile::kSm90, 128));
+      }
+      expected.push_back(
+          {score, dots + Gamma(1 + 4) * (terms + dots)});  // the product with the weight, the fold of 16
+    }
+    EXPECT_TRUE(Trustworthy(std::get<4>(output), 50));
+    ExpectWithin(std::get<4>(output), expected, format == FormatKind::kBf16 ? 20000 : 1000);
+  }
+}
+
+// --- the choice itself
+// -----------------------------------------------------------------------------------------------
+
+std::vector<std::int64_t> Select(const std::vector<float>& scores, std::int64_t k) {
+  std::vector<std::uint64_t> keys(scores.size());
+  std::vector<std::int32_t> out(scores.size());
+  const std::int32_t n =
+      SelectBest(scores.data(), nullptr, static_cast<std::int64_t>(scores.size()), k, keys.data(), out.data());
+  return std::vector<std::int64_t>(out.begin(), out.begin() + std::max(n, 0));
+}
+
+TEST(SelectBest, AgreesWithTheReferencesTotalOrder) {
+  for (const Recipe recipe : kRecipes) {
+    Inputs inputs(52);
+    for (const std::int64_t n : {1, 2, 17, 512, 3000}) {
+      std::vector<float> scores = inputs.F32(n, recipe);
+      scores.resize(static_cast<std::size_t>(n));
+      for (const std::int64_t k : {std::int64_t{1}, (n + 1) / 2, std::max<std::int64_t>(1, n - 1), n, n + 5}) {
+        EXPECT_EQ(Select(scores, k), reference::SelectTop(scores, k, "scores").indices)
+            << n << " scores, best " << k;
+      }
+    }
+  }
+}
+
+TEST(SelectBest, ZerosOfBothSignsAreEqualAndANanIsRefused) {
+  EXPECT_EQ(Select({-0.0f, 0.0f, -1.0f, 0.0f}, 2), (std::vector<std::int64_t>{0, 1}));
+  const std::vector<float> scores = {1.0f, std::numeric_limits<float>::quiet_NaN()};
+  std::uint64_t keys[2];
+  std::int32_t out[2];
+  EXPECT_EQ(SelectBest(scores.data(), nullptr, 2, 1, keys, out), -1);
+}
+
+TEST(IndexSelectContract, IdsNameFamilyAndProfileNotTheInstructionSet) {
+  for (const Implementation& implementation : Implementations(Profile::kSm90))
+    EXPECT_EQ(implementation.kernels().index_select.contract, "index_select/H(sm90)+I");
+  for (const Implementation& implementation : Implementations(Profile::kFma))
+    EXPECT_EQ(implementation.kernels().index_select.contract, "index_select/H(fma)+I");
+}
+
+}  // namespace
+}  // namespace lockstep::kernels
