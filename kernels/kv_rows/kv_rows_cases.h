@@ -104,7 +104,7 @@ struct PackProblem : RowsCase {
   }
 };
 
-// A stored row of any codes; E8M0 scale bytes lie in [low, high].
+// A stored row of any codes, its scale bytes in [low, high].
 inline void FillPackedRow(const RowFormat& format, Recipe recipe, std::int64_t low, std::int64_t high,
                           Inputs& inputs, std::byte* row) {
   const auto put = [&](std::int64_t value) { *row++ = static_cast<std::byte>(value); };
@@ -118,13 +118,26 @@ inline void FillPackedRow(const RowFormat& format, Recipe recipe, std::int64_t l
   if (format.kind == FormatKind::kBf16) return put_bf16(format.width);
   const bool fp8 = format.kind == FormatKind::kFp8;
   const int width = fp8 ? format.quantized : format.width;
-  const auto e4m3 = [&](int signs) {
-    return inputs.Integer(0, 126) | inputs.Integer(0, signs) << 7;
-  };  // not NaN
-  for (int i = 0; i < (fp8 ? width : (width + 1) / 2); ++i) put(fp8 ? e4m3(1) : inputs.Integer(0, 255));
-  for (int b = 0; b * format.block < width; ++b)
-    put(format.kind == FormatKind::kFp4E4M3 ? e4m3(0) : inputs.Integer(low, high));
+  for (int i = 0; i < (fp8 ? width : (width + 1) / 2); ++i)
+    put(fp8 ? inputs.Integer(0, 126) | inputs.Integer(0, 1) << 7 : inputs.Integer(0, 255));  // not NaN
+  for (int b = 0; b * format.block < width; ++b) put(inputs.Integer(low, high));
   if (fp8) put_bf16(format.width - width);
+}
+
+// Channel d of a stored row, by the layout that kv_rows.h describes.
+inline float StoredValue(const RowFormat& format, const std::byte* stored, int d) {
+  const auto* row = reinterpret_cast<const std::uint8_t*>(stored);
+  const bool fp8 = format.kind == FormatKind::kFp8;
+  const int quantized = format.kind == FormatKind::kBf16 ? 0 : fp8 ? format.quantized : format.width;
+  const std::uint8_t* scales = row + (fp8 ? quantized : (quantized + 1) / 2);
+  if (d >= quantized) {
+    const std::uint8_t* rest =
+        scales + (quantized > 0 ? (quantized + format.block - 1) / format.block : 0) + 2 * (d - quantized);
+    return BF16ToFloat(static_cast<std::uint16_t>(rest[0] | rest[1] << 8));
+  }
+  const std::uint8_t scale = scales[d / format.block];
+  const float code = fp8 ? E4M3ToFloat(row[d]) : E2M1ToFloat((row[d / 2] >> (d % 2 * 4)) & 0xf);
+  return code * (format.kind == FormatKind::kFp4E4M3 ? E4M3ToFloat(scale) : E8M0ToFloat(scale));
 }
 
 // Stored rows of any codes and scales; what lies between them is poison.
@@ -139,8 +152,10 @@ struct UnpackProblem : RowsCase {
         y_stride(format.width + 5),
         stored(static_cast<std::size_t>(stored_bytes()), std::byte{0xff}) {
     Inputs inputs(32);
+    const bool e4m3_scales = format.kind == FormatKind::kFp4E4M3;
     for (std::int64_t i = 0; i < rows; ++i)
-      FillPackedRow(format, recipe, 60, 190, inputs, stored.data() + RowOffset(i));
+      FillPackedRow(format, recipe, e4m3_scales ? 0 : 60, e4m3_scales ? 126 : 190, inputs,
+                    stored.data() + RowOffset(i));
   }
   Output Start() const { return UnwrittenBF16(rows * y_stride); }
   UnpackRowsArgs Place(CallMemory& memory, Output& y) const {

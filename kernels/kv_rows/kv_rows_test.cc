@@ -140,25 +140,10 @@ void ExpectPacked(const PackProblem& p) {
 
 std::vector<std::uint16_t> Unpacked(const UnpackProblem& p) {
   std::vector<std::uint16_t> y = std::get<0>(p.Start());
-  const RowFormat& f = p.format;
   for (std::int64_t i = 0; i < p.rows; ++i) {
-    const auto* row = reinterpret_cast<const std::uint8_t*>(p.stored.data() + p.RowOffset(i));
-    const int quantized = f.kind == FormatKind::kBf16 ? 0 : f.kind == FormatKind::kFp8 ? f.quantized : f.width;
-    const std::uint8_t* scales = row + (f.kind == FormatKind::kFp8 ? quantized : (quantized + 1) / 2);
-    const std::uint8_t* rest = row + UsedBytes(f) - 2 * (f.width - quantized);
-    for (int d = 0; d < f.width; ++d) {
-      std::uint16_t& out = y[static_cast<std::size_t>(i * p.y_stride + d)];
-      if (d >= quantized) {
-        out = static_cast<std::uint16_t>(rest[2 * (d - quantized)] | rest[2 * (d - quantized) + 1] << 8);
-        continue;
-      }
-      const std::uint8_t scale_byte = scales[d / f.block];
-      const float scale =
-          f.kind == FormatKind::kFp4E4M3 ? E4M3ToFloat(scale_byte) : std::ldexp(1.0f, scale_byte - 127);
-      const float code =
-          f.kind == FormatKind::kFp8 ? E4M3ToFloat(row[d]) : E2M1ToFloat((row[d / 2] >> (d % 2 * 4)) & 0xf);
-      out = FloatToBF16(code * scale);
-    }
+    for (int d = 0; d < p.format.width; ++d)
+      y[static_cast<std::size_t>(i * p.y_stride + d)] =
+          FloatToBF16(StoredValue(p.format, p.stored.data() + p.RowOffset(i), d));
   }
   return y;
 }
