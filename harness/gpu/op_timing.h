@@ -1,0 +1,147 @@
+// Timing of single operations on a device: arrays that exist on both sides, graph replays over rotating input sets, a table line with its floor.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/device/cuda_stream.cuh"
+#include "model/float_formats.h"
+
+namespace lockstep::timing {
+
+using kernels::CheckCuda;
+using kernels::CudaStream;
+
+// The same values in host and device memory.
+template <class T>
+class Mirror {
+ public:
+  explicit Mirror(std::size_t count) : host_(count) {
+    CheckCuda(cudaMalloc(reinterpret_cast<void**>(&device_), std::max<std::size_t>(count, 1) * sizeof(T)), "timing data");
+  }
+  explicit Mirror(std::vector<T> values) : Mirror(values.size()) {
+    host_ = std::move(values);
+    Upload();
+  }
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+  ~Mirror() { cudaFree(device_); }
+
+  std::vector<T>& host() { return host_; }
+  T* device() const { return device_; }
+  void Upload() { CheckCuda(cudaMemcpy(device_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice), "copy"); }
+  std::vector<T> Download() const {
+    std::vector<T> values(host_.size());
+    CheckCuda(cudaMemcpy(values.data(), device_, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "copy");
+    return values;
+  }
+
+ private:
+  std::vector<T> host_;
+  T* device_ = nullptr;
+};
+
+// Normal values without the cost of making each: windows of a table.
+class Values {
+ public:
+  explicit Values(std::uint64_t seed) : random_(seed), table_(1 << 20) {
+    std::normal_distribution<float> normal;
+    for (float& value : table_) value = normal(random_);
+  }
+  std::uint64_t Draw() { return random_(); }
+  void Fill(float scale, float* out, std::size_t n) {
+    std::size_t at = random_() % table_.size();
+    for (std::size_t i = 0; i < n; ++i) {
+      out[i] = scale * table_[at];
+      at = at + 1 < table_.size() ? at + 1 : random_() % 1024;
+    }
+  }
+  std::vector<float> Floats(std::size_t n, float scale = 1.0f) {
+    std::vector<float> out(n);
+    Fill(scale, out.data(), n);
+    return out;
+  }
+  std::vector<std::uint16_t> BF16s(std::size_t n, float scale = 1.0f) {
+    const std::vector<float> values = Floats(n, scale);
+    std::vector<std::uint16_t> out(n);
+    for (std::size_t i = 0; i < n; ++i) out[i] = FloatToBF16(values[i]);
+    return out;
+  }
+
+ private:
+  std::mt19937_64 random_;
+  std::vector<float> table_;
+};
+
+// What the card does at best, measured or (multiply-adds) from its clock and units.
+struct Ceilings {
+  double bytes_per_us = 4.3e6;
+  double mma_flop_per_us = 790e6;
+  double fma_per_us = 132 * 128 * 1.98e3;
+};
+
+// Device time of one call, microseconds: the median of replays of a graph that calls once a set.
+template <class Run>
+double GraphMicroseconds(CudaStream& stream, int sets, const Run& run) {
+  for (int s = 0; s < sets; ++s) run(s);
+  CheckCuda(cudaStreamSynchronize(stream.handle()), "warm-up");
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  CheckCuda(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal), "capture");
+  for (int s = 0; s < sets; ++s) run(s);
+  CheckCuda(cudaStreamEndCapture(stream.handle(), &graph), "capture");
+  CheckCuda(cudaGraphInstantiate(&replay, graph, 0), "graph");
+  cudaEvent_t begin, end;
+  CheckCuda(cudaEventCreate(&begin), "event");
+  CheckCuda(cudaEventCreate(&end), "event");
+  std::vector<float> times;
+  constexpr int kRepeats = 7;
+  for (int i = 0; i < kRepeats + 2; ++i) {
+    cudaEventRecord(begin, stream.handle());
+    CheckCuda(cudaGraphLaunch(replay, stream.handle()), "replay");
+    cudaEventRecord(end, stream.handle());
+    CheckCuda(cudaEventSynchronize(end), "replay");
+    float ms = 0.0f;
+    cudaEventElapsedTime(&ms, begin, end);
+    if (i >= 2) times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  cudaGraphExecDestroy(replay);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return 1e3 * times[times.size() / 2] / sets;
+}
+
+class Table {
+ public:
+  // One line; `same` says whether the sampled rows have the CPU kernel's bits.
+  void Line(const std::string& op, const std::string& shape, double us, double floor_us, bool same) {
+    std::printf("%-18s %-34s %9.1f us  floor %8.2f  x%-6.1f %s\n", op.c_str(), shape.c_str(), us, floor_us, us / floor_us, same ? "same bits" : "DIFFERENT BITS");
+    std::fflush(stdout);
+    failures_ += same ? 0 : 1;
+  }
+  int failures() const { return failures_; }
+
+ private:
+  int failures_ = 0;
+};
+
+// Whether `count` elements from `begin` are equal; says where not.
+template <class T>
+bool Same(const char* op, const std::vector<T>& device, const std::vector<T>& expected, std::size_t begin, std::size_t count) {
+  for (std::size_t i = begin; i < begin + count; ++i) {
+    if (std::memcmp(&device[i], &expected[i], sizeof(T)) == 0) continue;
+    std::printf("%s: element %zu of %zu differs\n", op, i - begin, count);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace lockstep::timing
