@@ -13,5 +13,6 @@ void AddEncode(CLI::App& app);
 void AddInspect(CLI::App& app);
 void AddSynth(CLI::App& app);
 void AddCheck(CLI::App& app);
+void AddBench(CLI::App& app);
 
 }  // namespace lockstep::cli

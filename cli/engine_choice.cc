@@ -61,15 +61,6 @@ void ChooseBackend(const EngineFlags& flags, EngineChoice* choice) {
   choice->exact_tail = !flags.no_exact_tail;
 }
 
-std::unique_ptr<Engine> MakeFast(std::shared_ptr<const Checkpoint> checkpoint, const EngineChoice& choice) {
-  fast::EngineOptions options;
-  options.numerics = choice.numerics;
-  options.device = choice.device;
-  options.exact_tail = choice.exact_tail;
-  if (choice.chunk_rows > 0) options.chunk_rows = choice.chunk_rows;
-  return std::make_unique<fast::FastEngine>(std::move(checkpoint), options);
-}
-
 }  // namespace
 
 void AddEngineFlags(CLI::App& command, EngineFlags* flags) {
@@ -110,9 +101,18 @@ EngineChoice ChooseEngine(const EngineFlags& flags) {
   return choice;
 }
 
+fast::EngineOptions FastOptions(const EngineChoice& choice) {
+  fast::EngineOptions options;
+  options.numerics = choice.numerics;
+  options.device = choice.device;
+  options.exact_tail = choice.exact_tail;
+  if (choice.chunk_rows > 0) options.chunk_rows = choice.chunk_rows;
+  return options;
+}
+
 std::unique_ptr<Engine> MakeEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineChoice& choice,
                                    StepTrace* trace) {
-  if (choice.engine == "fast") return MakeFast(std::move(checkpoint), choice);
+  if (choice.engine == "fast") return std::make_unique<fast::FastEngine>(std::move(checkpoint), FastOptions(choice));
   reference::Options options;
   options.truth = choice.truth;
   options.numerics = choice.numerics;

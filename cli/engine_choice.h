@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "fast/options.h"
 #include "kernels/device/device_spec.h"
 #include "model/checkpoint.h"
 #include "model/engine.h"
@@ -46,6 +47,9 @@ struct EngineChoice {
 
 // Throws InputError naming the flag and what it accepts.
 EngineChoice ChooseEngine(const EngineFlags& flags);
+
+// The fast engine's options that a choice of it stands for.
+fast::EngineOptions FastOptions(const EngineChoice& choice);
 
 // `trace` is not owned, may be null, and must outlive the engine. The fast engine reports no steps: to dump
 // them takes longer than to run.

@@ -45,6 +45,7 @@ int Run(int argc, char** argv) {
   AddInspect(app);
   AddSynth(app);
   AddCheck(app);
+  AddBench(app);
   try {
     ExpectKnownCommand(app, argc, argv);
     app.parse(argc, argv);

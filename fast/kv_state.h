@@ -77,6 +77,7 @@ class DoubleRing {
   DoubleRing(kernels::Device& device, std::int64_t slots, std::int64_t slot_bytes, std::string_view what, bool poison);
 
   std::int64_t slots() const { return slots_; }
+  std::int64_t slot_bytes() const { return slot_bytes_; }
   std::byte* current() const { return copies_[static_cast<std::size_t>(current_)].data(); }
   // Where a step may write whose last row is `rows` rows after the last one that must survive its cancellation, given that up to
   // `in_place_rows` of them leave the rows before intact.
