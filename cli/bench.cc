@@ -1,6 +1,7 @@
 // lockstep bench: how fast an engine is, each figure beside what limits it.
 #include "harness/bench/bench.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -119,14 +120,14 @@ void ExpectPositive(const std::vector<std::int64_t>& values, const char* flag) {
   }
 }
 
-// Runs `measure` for each of `sizes`, of which the longest context is `longest`.
-void RunBench(const BenchFlags& flags, const std::vector<std::int64_t>& sizes, std::int64_t longest,
+// Runs `measure` for each of `sizes`, of which the longest sequence has `longest` tokens; `flag` says so many.
+void RunBench(const BenchFlags& flags, const char* flag, const std::vector<std::int64_t>& sizes, std::int64_t longest,
               const std::function<Figure(bench::Bench&, std::int64_t)>& measure) {
   const EngineChoice choice = ChooseEngine(flags.engine);
   if (choice.engine != "fast") throw InputError("--engine: bench measures the fast engine");
   const auto checkpoint = OpenModel(flags.engine.model, /*only_fast=*/true);
   if (longest > checkpoint->config.max_position_embeddings) {
-    throw InputError("the longest sequence would have " + std::to_string(longest) + " tokens, the model has " +
+    throw InputError(std::string(flag) + ": the longest sequence would have " + std::to_string(longest) + " tokens, the model has " +
                      std::to_string(checkpoint->config.max_position_embeddings));
   }
   bench::BenchOptions options;
@@ -152,7 +153,7 @@ void RunPrompts(const BenchFlags& flags) {
   if (flags.prefix < 0) throw InputError("--prefix: expected at least 0");
   std::int64_t longest = 0;
   for (const std::int64_t tokens : flags.tokens) longest = std::max(longest, flags.prefix + tokens);
-  RunBench(flags, flags.tokens, longest, [&](bench::Bench& bench, std::int64_t tokens) { return bench.Prompt(flags.prefix, tokens); });
+  RunBench(flags, flags.prefix > 0 ? "--prefix, --tokens" : "--tokens", flags.tokens, longest, [&](bench::Bench& bench, std::int64_t tokens) { return bench.Prompt(flags.prefix, tokens); });
 }
 
 void RunDecode(const BenchFlags& flags) {
@@ -162,7 +163,7 @@ void RunDecode(const BenchFlags& flags) {
   constexpr std::int64_t kOtherSteps = 16;  // warm-up
   std::int64_t longest = 0;
   for (const std::int64_t context : flags.contexts) longest = std::max(longest, context + 2 * flags.steps + kOtherSteps);
-  RunBench(flags, flags.contexts, longest, [&](bench::Bench& bench, std::int64_t context) { return bench.Decode(context, flags.batch); });
+  RunBench(flags, "--context", flags.contexts, longest, [&](bench::Bench& bench, std::int64_t context) { return bench.Decode(context, flags.batch); });
 }
 
 CLI::Option* AddList(CLI::App& command, const char* name, std::vector<std::int64_t>* values, const char* text) {

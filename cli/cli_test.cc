@@ -95,7 +95,7 @@ TEST_F(Cli, VersionNamesCommitNumericsAndDevices) {
 }
 
 TEST_F(Cli, HelpOfEveryCommandSucceeds) {
-  for (const char* command : {"generate", "logits", "tokenize", "detokenize", "encode", "inspect", "synth"}) {
+  for (const char* command : {"generate", "logits", "tokenize", "detokenize", "encode", "inspect", "synth", "bench"}) {
     const Result result = Lockstep({command, "--help"});
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("--"), std::string::npos) << command;
@@ -304,6 +304,45 @@ TEST_F(Cli, SynthMakesAModelThatRuns) {
   EXPECT_FALSE(report.contains("text"));  // there is no tokenizer
   ExpectRefusal({"synth", "--shape", "tiny-v4", "--out", out}, {"--out", "not an empty directory"});
   ExpectRefusal({"generate", "--model", out, "--prompt", "a"}, {"--prompt", "tokenizer.json"});
+}
+
+TEST_F(Cli, ModelsWithoutFilesRun) {
+  const std::string ids = dir_.Put("ids.json", "[0, 5, 9]"), made = dir_.File("made");
+  ASSERT_EQ(Lockstep({"synth", "--shape", "tiny-v41", "--seed", "4", "--out", made}).exit_code, 0);
+  for (const std::string engine : {"fast", "reference"}) {
+    const auto generate = [&](const std::string& model) {
+      return LockstepJson({"generate", "--model", model, "--engine", engine, "--ids", ids, "--max-tokens", "5"})["ids"];
+    };
+    EXPECT_EQ(generate("synth:tiny-v41,seed=4"), generate(made)) << engine;
+  }
+  const Result memory = Lockstep({"synth", "--shape", "tiny-v41", "--seed", "4", "--memory"});
+  EXPECT_EQ(memory.exit_code, 0);
+  EXPECT_NE(memory.out.find("synth:tiny-v41,seed=4"), std::string::npos);
+  ExpectRefusal({"synth", "--shape", "tiny-v4"}, {"--out", "--memory"});
+  ExpectRefusal({"generate", "--model", "synth:tiny-v9", "--ids", ids}, {"--model", "tiny-v9", "tiny-v41"});
+}
+
+TEST_F(Cli, BenchPrintsFiguresBesideTheirLimits) {
+  const std::string model = "synth:tiny-v41,layers=4";
+  const Result plain = Lockstep({"bench", "--model", model, "--profile-steps", "prefill", "--tokens", "20,30"});
+  EXPECT_EQ(plain.exit_code, 0);
+  for (const char* part : {"prefill of 20", "prefill of 30", "limit", "attention", "router"}) {
+    EXPECT_NE(plain.out.find(part), std::string::npos) << part;
+  }
+  const json report =
+      LockstepJson({"bench", "--model", model, "decode", "--context", "50,200", "--batch", "2", "--steps", "2"});
+  ASSERT_EQ(report["figures"].size(), 2u);
+  EXPECT_EQ(report["figures"][1]["context"], 200);
+  EXPECT_GT(report["figures"][1]["tokens_per_second"], 0);
+  EXPECT_GT(report["figures"][1]["limit_seconds"], 0);
+  EXPECT_FALSE(report["figures"][1].contains("profile"));
+  EXPECT_EQ(LockstepJson({"bench", "--model", model, "suffix", "--prefix", "60", "--tokens", "9"})["figures"][0]["what"],
+            "suffix");
+  ExpectRefusal({"bench", "--model", model}, {"subcommand"});
+  ExpectRefusal({"bench", "--model", model, "prefill", "--tokens", "0"}, {"--tokens"});
+  ExpectRefusal({"bench", "--model", model, "decode", "--context", "5000"}, {"--context", "4096"});
+  ExpectRefusal({"bench", "--model", model, "suffix", "--prefix", "4096"}, {"--prefix", "4096"});
+  ExpectRefusal({"bench", "--model", model, "--engine", "reference", "prefill"}, {"--engine"});
 }
 
 }  // namespace

@@ -1,12 +1,17 @@
 // lockstep synth: checkpoints with random weights.
 #include "harness/synth/synth.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/model_source.h"
+#include "fast/engine.h"
+#include "harness/synth/memory_checkpoint.h"
+#include "model/error.h"
 
 namespace lockstep::cli {
 namespace {
@@ -15,10 +20,27 @@ struct SynthFlags {
   synth::SynthOptions options;
   std::string shape;
   std::string out;
+  bool memory = false;
+  std::string device = "cpu";
 };
+
+// Loads the model into a device's memory, says how large it is and how to name it, and lets it go.
+void RunInMemory(const SynthFlags& flags) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string name = synth::SynthName(flags.options);
+  fast::EngineOptions options;
+  options.device = kernels::ParseDeviceSpec(flags.device);
+  options.max_context = 4096;
+  const std::int64_t bytes = fast::FastEngine(OpenModel(name, /*only_fast=*/true), options).device_bytes();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("%s: %.2f GB in device memory in %.1f s\n", name.c_str(), static_cast<double>(bytes) * 1e-9, seconds);
+}
 
 void RunSynth(SynthFlags flags) {
   flags.options.shape = synth::ParseShape(flags.shape, "--shape");
+  if (flags.memory != flags.out.empty()) throw InputError("--out, --memory: expected one of them");
+  if (flags.memory && !flags.options.tokenizer.empty()) throw InputError("--tokenizer: a model in memory has none");
+  if (flags.memory) return RunInMemory(flags);
   synth::WriteCheckpoint(flags.options, flags.out, [](std::int64_t written, std::int64_t total) {
     constexpr double kMiB = 1 << 20;
     std::fprintf(stderr, "lockstep: synth: %.1f of %.1f MiB\n", static_cast<double>(written) / kMiB,
@@ -55,7 +77,11 @@ void AddSynth(CLI::App& app) {
                       "tokenizer.json to copy; the model takes its vocabulary");
   command->add_option("--shard-bytes", options->shard_bytes, "Largest file, but for one tensor")
       ->capture_default_str();
-  command->add_option("--out", flags->out, "Directory to make")->required();
+  command->add_option("--out", flags->out, "Directory to make");
+  command->add_flag("--memory", flags->memory,
+                    "Make the model in the memory of --device, without files. Other commands do so for a model named "
+                    "synth:SHAPE[,bits=B][,codebook=C][,layers=N][,seed=S][,skew=P][,engram=ROWS]");
+  command->add_option("--device", flags->device, "With --memory: where")->capture_default_str();
   command->callback([flags] { RunSynth(*flags); });
 }
 

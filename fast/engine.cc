@@ -70,6 +70,12 @@ std::string FastEngine::Description() const {
   return text;
 }
 
+std::int64_t FastEngine::device_bytes() const {
+  std::int64_t bytes = 0;
+  for (int d = 0; d < backend_->device_count(); ++d) bytes += static_cast<std::int64_t>(backend_->device(d).memory_used());
+  return bytes;
+}
+
 std::vector<float> FastSession::Append(std::span<const std::int32_t> ids, std::int64_t last_rows) {
   return Append(ids, last_rows, [] { return false; });
 }

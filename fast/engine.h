@@ -45,6 +45,8 @@ class FastEngine : public Engine {
   EngineStats stats() const;
   void ResetStats();
   std::string Description() const;
+  // Memory in use, all devices.
+  std::int64_t device_bytes() const;
 
  private:
   std::shared_ptr<const Checkpoint> checkpoint_;

@@ -58,13 +58,6 @@ Bench::Bench(std::shared_ptr<const Checkpoint> checkpoint, const BenchOptions& o
   rates_ = MeasureRates(profile_.backend(), options_.engine.device.kind == kernels::DeviceSpec::Kind::kCuda);
 }
 
-std::int64_t Bench::device_bytes() const {
-  std::int64_t bytes = 0;
-  kernels::Backend& backend = profile_.backend();
-  for (int d = 0; d < backend.device_count(); ++d) bytes += static_cast<std::int64_t>(backend.device(d).memory_used());
-  return bytes;
-}
-
 std::vector<std::int32_t> Bench::RandomIds(std::int64_t count, std::uint64_t stream) const {
   const kernels::CounterRng rng(options_.seed + stream, "prompt");
   std::vector<std::int32_t> ids;

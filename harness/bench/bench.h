@@ -49,7 +49,7 @@ class Bench {
   const Rates& rates() const { return rates_; }
   std::string Device() const { return engine_->Description(); }
   double load_seconds() const { return load_seconds_; }
-  std::int64_t device_bytes() const;
+  std::int64_t device_bytes() const { return engine_->device_bytes(); }
 
  private:
   std::unique_ptr<fast::FastSession> SessionAt(std::int64_t tokens, std::uint64_t seed);

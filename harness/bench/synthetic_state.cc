@@ -32,6 +32,9 @@ class Filler {
     Upload(values_.bytes(), host);
   }
 
+  // What follows is the next part's, whichever device it lies on.
+  void BeginPart(std::int64_t part) { draws_ = part << 32; }
+
   void Pages(const kernels::RowFormat& format, const fast::PagedStore& store, std::int64_t rows) {
     kernels::PackRowsArgs pack;
     pack.dst = store.View();
@@ -95,6 +98,7 @@ void FillState(fast::FastEngine& engine, kernels::Backend& backend, std::int64_t
   for (int l = 0; l < config.num_layers; ++l) {
     Filler& filler = *fillers[static_cast<std::size_t>(device_of[static_cast<std::size_t>(l)])];
     fast::LayerKv& kv = state.layer(l);
+    filler.BeginPart(l);
     filler.Ring(formats.window, *kv.window);
     if (kv.compressed) filler.Pages(formats.compressed, *kv.compressed, tokens / config.ratio(l));
     if (kv.index_keys) filler.Pages(formats.index_key, *kv.index_keys, tokens / config.ratio(l));
