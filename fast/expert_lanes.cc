@@ -51,6 +51,7 @@ void ExpertLanes::RunStreamed(Device& device, const ExpertBatch& batch) {
     const ExpertJob job = JobFor(batch, use, store_.Stage(batch.layer, use.expert, slot));
     device.WaitFor(device.compute(), device.copy());
     RunJobs(device.compute(), device.kernels(), batch.args, &job, 1);
+    store_.Release(batch.layer, slot);
     slot = (slot + 1) % store_.staging_slots();
   }
 }
@@ -121,6 +122,7 @@ void ExpertLanes::AccountForUnused(Device& device, const ExpertBatch& batch) {
     } else {
       device.WaitFor(device.copy(), device.compute());
       store_.Stage(batch.layer, expert, 0);
+      store_.Release(batch.layer, 0);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fast/random_weights.h"
+#include "fast/poison.h"
 #include "model/error.h"
 
 namespace lockstep::fast {
@@ -22,8 +23,7 @@ std::uint64_t Mix(std::uint64_t x) {
 
 ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of,
                          const EngineOptions& options)
-    : backend_(backend), device_of_(device_of), options_(options) {
-  std::vector<std::size_t> slot_bytes(static_cast<std::size_t>(backend.device_count()), 0);
+    : backend_(backend), device_of_(device_of), options_(options), slot_bytes_(static_cast<std::size_t>(backend.device_count()), 0) {
   for (std::size_t l = 0; l < checkpoint.weights.layers.size(); ++l) {
     std::vector<Expert> layer;
     for (const ExpertWeights& weights : checkpoint.weights.layers[l].experts) {
@@ -35,7 +35,7 @@ ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint
         expert.host_blob = backend.AllocateHost(static_cast<std::size_t>(expert.spec.bytes), "expert weights");
         kernels::PackExpert(weights, expert.spec, expert.host_blob);
       }
-      std::size_t& slot = slot_bytes[static_cast<std::size_t>(device_of[l])];
+      std::size_t& slot = slot_bytes_[static_cast<std::size_t>(device_of[l])];
       slot = std::max(slot, static_cast<std::size_t>(expert.spec.bytes));
       layer.push_back(expert);
     }
@@ -43,8 +43,10 @@ ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint
   }
   for (int d = 0; d < backend.device_count(); ++d) {
     slots_.emplace_back();
-    for (int i = 0; i < options.staging_slots && slot_bytes[static_cast<std::size_t>(d)] > 0; ++i) {
-      slots_.back().push_back(backend.device(d).Allocate(slot_bytes[static_cast<std::size_t>(d)], "expert staging slot"));
+    const std::size_t bytes = slot_bytes_[static_cast<std::size_t>(d)];
+    for (int i = 0; i < options.staging_slots && bytes > 0; ++i) {
+      slots_.back().push_back(backend.device(d).Allocate(bytes, "expert staging slot"));
+      if (options.poison) FillWithNaN(backend.device(d), slots_.back().back(), bytes);
     }
   }
 }
@@ -123,6 +125,13 @@ const std::byte* ExpertStore::Stage(int layer, int expert, int slot) {
   return target;
 }
 
+void ExpertStore::Release(int layer, int slot) {
+  if (!options_.poison) return;
+  const auto d = static_cast<std::size_t>(device_of_[static_cast<std::size_t>(layer)]);
+  device(layer).WaitFor(device(layer).compute(), device(layer).copy());
+  FillWithNaN(device(layer), slots_[d][static_cast<std::size_t>(slot)], slot_bytes_[d]);
+}
+
 void ExpertStore::SetResident(int layer, int expert, bool resident) {
   Expert& e = at(layer, expert);
   if (resident == (e.device_blob != nullptr)) return;
@@ -141,6 +150,10 @@ void ExpertStore::SetResident(int layer, int expert, bool resident) {
     e.host_blob = backend_.AllocateHost(bytes, "expert weights");
     on.CopyOut(on.copy(), e.host_blob, e.device_blob, bytes);
     on.Synchronize(on.copy());
+    if (options_.poison) {
+      FillWithNaN(on, e.device_blob, bytes);
+      on.Synchronize(on.compute());
+    }
     on.Free(std::exchange(e.device_blob, nullptr));
   }
 }

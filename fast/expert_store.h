@@ -47,6 +47,8 @@ class ExpertStore {
   // Copies an expert that is not resident into staging slot `slot` on the layer's copy stream. The slot must be free: whatever computed
   // from it before has been waited for.
   const std::byte* Stage(int layer, int expert, int slot);
+  // What used the slot is enqueued on the layer's compute stream. For tests: the slot's bytes count no more after it.
+  void Release(int layer, int slot);
   int staging_slots() const { return options_.staging_slots; }
 
   // Moves an expert between host and device memory. Not during a step.
@@ -74,6 +76,7 @@ class ExpertStore {
   EngineOptions options_;
   std::vector<std::vector<Expert>> experts_;                // [layer][expert]
   std::vector<std::vector<std::byte*>> slots_;              // [device][slot]
+  std::vector<std::size_t> slot_bytes_;                     // [device]
   ExpertStats stats_;
 };
 

@@ -28,6 +28,7 @@ Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_
     const WorkspaceSizes sizes{max_rows, r_.options.attention_tile_rows, logit_rows, r_.kv.formats().window.row_bytes()};
     workspaces_.push_back(std::make_unique<Workspace>(on, config_, sizes));
     rope_.push_back(std::make_unique<RopeTables>(on, config_, context));
+    PoisonWorkspace(d, max_rows);
   }
 }
 
@@ -91,6 +92,7 @@ bool Forward::RunLayers(std::span<Segment> segments, const std::function<bool()>
 }
 
 void Forward::Begin(std::span<Segment> segments) {
+  for (int d = 0; d < r_.backend.device_count(); ++d) PoisonWorkspace(d, static_cast<std::int64_t>(positions_.size()));
   const std::int64_t rows = PlanSegments(config_, rule_, segments);
   LOCKSTEP_CHECK(rows <= max_rows_);
   positions_.assign(static_cast<std::size_t>(rows), 0);
@@ -169,7 +171,13 @@ void Forward::MoveToDeviceOf(int layer, const Ranges& rows) {
                   reinterpret_cast<const std::byte*>(host_.pre_rows.data()), host_.pre_rows.size() * sizeof(float));
     target.Synchronize(target.compute());
   }
+  PoisonWorkspace(device_index_, static_cast<std::int64_t>(positions_.size()));
   device_index_ = to;
+}
+
+// For tests: what a step or a device has left behind must not be read.
+void Forward::PoisonWorkspace(int device, std::int64_t rows) {
+  if (r_.options.poison) workspaces_[static_cast<std::size_t>(device)]->Poison(r_.backend.device(device), rows);
 }
 
 // --- a layer ---------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class Forward {
   bool RunLayers(std::span<Segment> segments, const std::function<bool()>& cancelled);
   void Begin(std::span<Segment> segments);
   void MoveToDeviceOf(int layer, const Ranges& rows);
+  void PoisonWorkspace(int device, std::int64_t rows);
   template <typename FirstPosition>
   static void RowsFrom(std::span<Segment> segments, FirstPosition begin, Ranges* ranges);
   static std::int64_t FirstPositionIn(const Ranges& ranges, const Segment& segment);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "fast/poison.h"
 #include "model/error.h"
 
 namespace lockstep::fast {
@@ -25,17 +26,6 @@ StateFormats MakeStateFormats(const ModelConfig& config, const NumericsOptions& 
   }
   return formats;
 }
-
-namespace {
-
-// Every float and bf16 in it is a NaN, and so are FP8 codes and scales.
-void FillWithNaN(kernels::Device& device, std::byte* data, std::size_t bytes) {
-  const std::vector<std::byte> fill(bytes, std::byte{0xff});
-  device.CopyIn(device.compute(), data, fill.data(), bytes);
-  device.Synchronize(device.compute());
-}
-
-}  // namespace
 
 // --- pages -----------------------------------------------------------------------------------------------------------
 
@@ -98,6 +88,14 @@ void PagedStore::Truncate(std::int64_t rows) {
   }
 }
 
+void PagedStore::FillWithNaNFrom(std::int64_t row) {
+  const std::int64_t page_rows = std::int64_t{1} << page_shift_;
+  for (std::int64_t page = row >> page_shift_; page < static_cast<std::int64_t>(pages_.size()); ++page) {
+    const std::int64_t used = std::max<std::int64_t>(0, row - page * page_rows);
+    FillWithNaN(pool_->device(), pages_[static_cast<std::size_t>(page)] + used * row_bytes_, static_cast<std::size_t>((page_rows - used) * row_bytes_));
+  }
+}
+
 void PagedStore::CopyFrom(const PagedStore& other, std::int64_t rows) {
   Reserve(rows);
   kernels::Device& device = pool_->device();
@@ -118,6 +116,16 @@ std::byte* DoubleRing::BeginWrite(std::int64_t rows, std::int64_t in_place_rows)
   if (copy.size() == 0) copy = kernels::DeviceArray<std::byte>(*device_, static_cast<std::size_t>(slots_ * slot_bytes_), what_);
   if (poison_ && pending_ != current_) FillWithNaN(*device_, copy.data(), copy.size());
   return copy.data();
+}
+
+void DoubleRing::FillWithNaNOutside(std::int64_t begin, std::int64_t end) {
+  std::vector<bool> kept(static_cast<std::size_t>(slots_), false);
+  for (std::int64_t p = std::max<std::int64_t>(0, begin); p < end; ++p) kept[static_cast<std::size_t>(p % slots_)] = true;
+  for (std::int64_t slot = 0; slot < slots_; ++slot) {
+    if (!kept[static_cast<std::size_t>(slot)]) FillWithNaN(*device_, current() + slot * slot_bytes_, static_cast<std::size_t>(slot_bytes_));
+  }
+  const auto& other = copies_[static_cast<std::size_t>(1 - current_)];
+  FillWithNaN(*device_, other.bytes(), other.size());
 }
 
 void DoubleRing::Commit() { current_ = pending_; }
@@ -238,6 +246,10 @@ TailStash& KvState::OpenStash() {
     const auto rows = static_cast<std::size_t>(stash_.rows), streams = static_cast<std::size_t>(factory_.config_.hc_mult);
     stash_.stream = {device, rows * streams * static_cast<std::size_t>(factory_.config_.hidden_size), "tail stash"};
     stash_.pre = {device, rows * streams, "tail stash"};
+    if (factory_.poison_) {
+      FillWithNaN(device, stash_.stream.bytes(), stash_.stream.size() * sizeof(std::uint16_t));
+      FillWithNaN(device, stash_.pre.bytes(), stash_.pre.size() * sizeof(float));
+    }
   }
   return stash_;
 }
@@ -283,6 +295,7 @@ void KvState::Commit(std::span<const std::int32_t> new_ids, std::int64_t new_dec
       if (ring) ring->Commit();
     }
   }
+  if (factory_.poison_) FillUnreadWithNaN();
 }
 
 void KvState::Cancel() {
@@ -294,6 +307,26 @@ void KvState::Cancel() {
     const std::int64_t entries = kv.compressed ? std::max(position, kept_end_) / factory_.config_.ratio(l) : 0;
     if (kv.compressed) kv.compressed->Truncate(entries);
     if (kv.index_keys) kv.index_keys->Truncate(entries);
+  }
+  if (factory_.poison_) FillUnreadWithNaN();
+}
+
+// Later tokens read the window and the open group before them, and every complete entry.
+void KvState::FillUnreadWithNaN() {
+  const ModelConfig& config = factory_.config_;
+  for (int l = 0; l < config.num_layers; ++l) {
+    LayerKv& kv = layers_[static_cast<std::size_t>(l)];
+    const bool decoder_half = config.is_v41() && !config.kv_source_layer_ids.empty() && l >= config.kv_source_layer_ids.back();
+    const std::int64_t end = decoder_half ? decoder_position : position, ratio = config.ratio(l);
+    kv.window->FillWithNaNOutside(end - (config.sliding_window - 1), end);
+    // An index compressor takes every group together with the one before.
+    const std::int64_t groups_before = kv.index_history ? 1 : 0;
+    for (DoubleRing* history : {kv.history.get(), kv.index_history.get()}) {
+      if (history) history->FillWithNaNOutside((position / ratio - groups_before) * ratio, position);
+    }
+    for (PagedStore* store : {kv.compressed.get(), kv.index_keys.get()}) {
+      if (store) store->FillWithNaNFrom(position / ratio);
+    }
   }
 }
 

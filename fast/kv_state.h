@@ -55,6 +55,7 @@ class PagedStore {
   std::int64_t PagesNeeded(std::int64_t rows) const;
   // Gives back every page that only rows from `rows` on lie in.
   void Truncate(std::int64_t rows);
+  void FillWithNaNFrom(std::int64_t row);
   // Takes pages for `rows` rows and copies those.
   void CopyFrom(const PagedStore& other, std::int64_t rows);
   std::size_t bytes() const { return pages_.size() * pool_->page_bytes() + table_.size() * sizeof(std::byte*); }
@@ -85,6 +86,8 @@ class DoubleRing {
   void Commit();
   void Cancel() { pending_ = current_; }
   void CopyFrom(const DoubleRing& other);
+  // All but the places of positions [begin, end), at most slots() of them.
+  void FillWithNaNOutside(std::int64_t begin, std::int64_t end);
   std::size_t bytes() const { return copies_[0].size() + copies_[1].size(); }
 
  private:
@@ -180,6 +183,7 @@ class KvState {
 
  private:
   kernels::Device& TailDevice() const;
+  void FillUnreadWithNaN();
 
   KvFactory& factory_;
   std::vector<LayerKv> layers_;

@@ -1,6 +1,9 @@
 #include "fast/workspace.h"
 
 #include <algorithm>
+#include <type_traits>
+
+#include "fast/poison.h"
 
 namespace lockstep::fast {
 
@@ -9,7 +12,12 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
   const std::int64_t head_width = std::int64_t{c.num_heads} * c.head_dim;
   const auto make = [&](auto& array, std::int64_t count, std::string_view what) {
     array = std::remove_reference_t<decltype(array)>(device, static_cast<std::size_t>(count), what);
+    using Element = std::remove_reference_t<decltype(*array.data())>;
+    if constexpr (std::is_floating_point_v<Element> || sizeof(Element) < sizeof(std::int32_t)) {
+      activations_.push_back(std::as_writable_bytes(std::span(array.data(), array.size())));
+    }
   };
+  least_rows_ = std::min({rows, tile, sizes.logit_rows});
   make(ids, rows, "token ids");
   make(positions, rows, "positions");
   make(stream_TSE, rows * streams * hidden, "residual streams");
@@ -58,6 +66,12 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
     make(engram_rows, rows * c.engram.columns() * c.engram.head_dim, "engram rows");
     make(engram_kv, rows * (streams + 1) * hidden, "engram rows");
   }
+}
+
+void Workspace::Poison(kernels::Device& device, std::int64_t rows) {
+  // Arrays of a query tile have the fewest rows, so this share of them covers `rows` of every array.
+  const auto share = [&](std::size_t bytes) { return std::min(bytes, bytes / static_cast<std::size_t>(least_rows_) * static_cast<std::size_t>(rows)); };
+  for (const std::span<std::byte> activation : activations_) FillWithNaN(device, activation.data(), share(activation.size()));
 }
 
 }  // namespace lockstep::fast

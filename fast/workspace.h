@@ -1,7 +1,10 @@
 // Activations of a step on one device. Sized once for the largest step, so that steady state allocates nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/attention/attention.h"
 #include "kernels/device/backend.h"
@@ -49,6 +52,13 @@ struct Workspace {
   Array<std::uint16_t> engram_rows, engram_kv;
   Array<float> logits;
   Array<std::int32_t> overflow;  // [layers + 1]: set by a layer (last: the head) whose activation left the fp16 range
+
+  // NaN bytes in all activations of the first `rows` rows at least: between steps, and on devices that the step has left, none counts.
+  void Poison(kernels::Device& device, std::int64_t rows);
+
+ private:
+  std::vector<std::span<std::byte>> activations_;
+  std::int64_t least_rows_ = 0;  // of any array
 };
 
 }  // namespace lockstep::fast

@@ -133,7 +133,7 @@ fast::EngineOptions Configuration::Options() const {
   options.residency_seed = seed;
   options.cpu_lane = cpu_lane;
   options.staging_slots = staging_slots;
-  options.poison = true;
+  options.poison = poison;
   return options;
 }
 

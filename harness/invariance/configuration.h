@@ -37,6 +37,7 @@ struct Configuration {
   bool cancels = false;  // steps are cancelled at any layer boundary, after the same or other tokens
   bool forks = false;    // the session is forked inside the prompt; all copies go on
   std::uint64_t seed = 0;
+  bool poison = true;  // never off in a check
 
   // "sm90 quant chunk=16 tile=64 ..." on one line.
   std::string Name() const;

@@ -1,5 +1,6 @@
 #include "harness/selftest/broken_backend.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,8 +32,11 @@ class BrokenDevice : public Device {
   const KernelTable& kernels() const override { return table_; }
   Stream& compute() override { return device_.compute(); }
   Stream& copy() override { return device_.copy(); }
+  // Zeros: what memory happens to hold must not look like poison.
   std::byte* Allocate(std::size_t bytes, std::string_view what) override {
-    return device_.Allocate(bytes, what);
+    std::byte* data = device_.Allocate(bytes, what);
+    std::memset(data, 0, bytes);
+    return data;
   }
   void Free(std::byte* data) override { device_.Free(data); }
   std::size_t memory_limit() const override { return device_.memory_limit(); }

@@ -15,6 +15,7 @@
 #include "harness/invariance/small_model.h"
 #include "harness/selftest/faults.h"
 #include "harness/selftest/plain_attention.h"
+#include "harness/selftest/poison_reads.h"
 #include "kernels/contract/cpu_isa.h"
 #include "model/test_util.h"
 
@@ -116,6 +117,28 @@ INSTANTIATE_TEST_SUITE_P(Broken, FaultTest, testing::ValuesIn(AllCases()), [](co
 TEST(SegmentFoldTest, WrongFoldIsCaughtAndNamed) {
   ExpectCaught(Wide(), {"SegmentFold", step::kLogits, SegmentFoldFault()});
 }
+
+// --- reads that only poison shows
+
+class PoisonTest : public testing::TestWithParam<PoisonRead> {};
+
+TEST_P(PoisonTest, ReadIsCaughtWithPoisonAndOnlyThen) {
+  for (const char* model : {"tiny-v41-native", "tiny-v4-native"}) {
+    Subject& subject = Golden(model);
+    for (const bool poison : {false, true}) {
+      Configuration configuration = BaseConfiguration(/*resident=*/false);
+      configuration.staging_slots = 2;
+      configuration.poison = poison;
+      const auto difference =
+          RunConfiguration(subject.checkpoint, configuration, subject.reference->For(configuration.numerics),
+                           nullptr, BrokenBackend(GetParam().fault));
+      EXPECT_EQ(difference.has_value(), poison) << model << ": " << difference.value_or("not caught");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Reads, PoisonTest, testing::ValuesIn(PoisonReads()),
+                         [](const auto& param) { return param.param.name; });
 
 // What `lockstep check` prints and counts.
 TEST(CheckModelTest, SaysWhichStepOfWhichConfigurationsDiffers) {

@@ -49,6 +49,9 @@ float E4M3Value(std::uint8_t code) {
   return (code & 0x80) ? -magnitude : magnitude;
 }
 
+// Of a scale byte. No row stores the NaN code, but poisoned rows hold nothing else, and must not look like numbers.
+float E4M3Scale(std::uint8_t code) { return (code & 0x7f) == 0x7f ? __builtin_nanf("") : E4M3Value(code); }
+
 std::uint8_t E4M3Code(float v) {
   std::uint8_t code[16];
   StoreI8(E4M3Codes(F32x16(v)), reinterpret_cast<std::int8_t*>(code));
@@ -158,7 +161,7 @@ void UnpackFp4(const RowFormat& f, const std::byte* row, float* values, float* s
   const std::uint8_t* scale_bytes = codes + (f.width + 1) / 2;
   for (int i = 0; i < f.width; ++i) values[i] = E2M1Value((codes[i / 2] >> (i % 2 * 4)) & 0xf);
   for (int b = 0; b * f.block < f.width; ++b) {
-    scales[b] = f.kind == RowFormat::Kind::kFp4E4M3 ? E4M3Value(scale_bytes[b]) : PowerOf(scale_bytes[b]);
+    scales[b] = f.kind == RowFormat::Kind::kFp4E4M3 ? E4M3Scale(scale_bytes[b]) : PowerOf(scale_bytes[b]);
   }
 }
 
