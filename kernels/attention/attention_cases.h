@@ -186,4 +186,18 @@ struct AttentionProblem : AttentionCase {
   }
 };
 
+// V4.1's attention over a full window and N selected entries, for each of so many tokens.
+inline AttentionCase V41Attention(std::int64_t rows, std::int64_t selected) {
+  AttentionCase c = {.heads = 64,
+                     .head_dim = 512,
+                     .window = 128,
+                     .window_kind = FormatKind::kFp8,
+                     .compressed_kind = FormatKind::kFp4E4M3,
+                     .page_shift = 6};
+  c.tokens.clear();
+  for (std::int64_t t = 0; t < rows; ++t)
+    c.tokens.push_back({.position = 5000 + t, .stored = 2 * selected, .selected = selected});
+  return c;
+}
+
 }  // namespace lockstep::kernels

@@ -128,6 +128,10 @@ TEST(Attention, HasTheBitsOfTheReferenceInTheModelsSizes) {
   }
 }
 
+TEST(Attention, HasTheBitsOfTheReferenceInTheBenchmarksSizes) {
+  for (const std::int64_t selected : {0, 512}) ExpectReference(V41Attention(1, selected));
+}
+
 TEST(Attention, EveryProfileAndFormat) {
   for (const Profile profile : kProfiles) {
     for (const FormatKind window : kWindowKinds) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -121,5 +122,23 @@ struct StoreHistoryProblem : CompressorSequence {
     return {.bytes = 16.0 * static_cast<double>(stored * channels()), .items = static_cast<double>(stored)};
   }
 };
+
+// What models pool: V4.1's ratio 2, V4's ratios 4 and 128; the token that completes a group, and a chunk of
+// 256.
+inline std::vector<Named<CompressorCase>> ModelCompressors() {
+  std::vector<Named<CompressorCase>> cases;
+  for (const CompressorCase& form :
+       {CompressorCase{.ratio = 2}, CompressorCase{.ratio = 4, .overlap = true, .ape = true},
+        CompressorCase{.ratio = 128, .ape = true}}) {
+    for (const std::int64_t rows : {1, 256}) {
+      CompressorCase c = form;
+      c.width = 512;
+      c.rows = rows;
+      c.position = rows == 1 ? 3 * c.ratio - 1 : 0;
+      cases.push_back({std::to_string(c.ratio) + "/" + std::to_string(rows), c});
+    }
+  }
+  return cases;
+}
 
 }  // namespace lockstep::kernels

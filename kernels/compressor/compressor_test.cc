@@ -98,6 +98,10 @@ TEST(Compress, HasTheBitsOfThePageWhereverTheStepBegins) {
   }
 }
 
+TEST(Compress, HasTheBitsOfThePageInTheModelsSizes) {
+  for (const auto& [name, shape] : ModelCompressors()) ExpectPage(shape);
+}
+
 TEST(Compress, AnyWidth) {
   for (CompressorCase c : Forms()) {
     for (const std::int64_t width : {1, 15, 16, 17, 127, 128, 129, 512}) {

@@ -344,4 +344,9 @@ struct ArgmaxProblem : ArgmaxCase {
   }
 };
 
+// One token and a small batch in V4.1's sizes.
+inline std::vector<Named<StreamCase>> ModelStreams() {
+  return {{"1", {.rows = 1, .streams = 4, .hidden = 5120}}, {"16", {.rows = 16, .streams = 4, .hidden = 5120}}};
+}
+
 }  // namespace lockstep::kernels

@@ -184,6 +184,17 @@ HcRow<A> ReferenceOf(const HcMixProblem& p, std::int64_t row) {
   return {pre, post, mix};
 }
 
+HcMixProblem::Output ReferenceOf(const HcMixProblem& p) {
+  HcMixProblem::Output expected = p.Start();
+  for (std::int64_t t = 0; t < p.rows; ++t) {
+    const HcRow<Contract> row = ReferenceOf<Contract>(p, t);
+    std::copy(row.pre.begin(), row.pre.end(), std::get<0>(expected).begin() + t * p.streams);
+    std::copy(row.post.begin(), row.post.end(), std::get<1>(expected).begin() + t * p.streams);
+    std::copy(row.mix.begin(), row.mix.end(), std::get<2>(expected).begin() + t * p.streams * p.streams);
+  }
+  return expected;
+}
+
 TEST(HcMix, HasTheBitsOfTheReference) {
   for (const Recipe recipe : kRecipes) {
     for (const int streams : {1, 2, 4, 5, 8}) {
@@ -192,14 +203,7 @@ TEST(HcMix, HasTheBitsOfTheReference) {
           const HcMixProblem p({{.rows = 3, .streams = streams, .hidden = hidden, .recipe = recipe},
                                 read_out,
                                 streams == 5 ? 1 : 20});
-          HcMixProblem::Output expected = p.Start();
-          for (std::int64_t t = 0; t < p.rows; ++t) {
-            const HcRow<Contract> row = ReferenceOf<Contract>(p, t);
-            std::copy(row.pre.begin(), row.pre.end(), std::get<0>(expected).begin() + t * streams);
-            std::copy(row.post.begin(), row.post.end(), std::get<1>(expected).begin() + t * streams);
-            std::copy(row.mix.begin(), row.mix.end(), std::get<2>(expected).begin() + t * streams * streams);
-          }
-          ExpectEverywhere(p, expected,
+          ExpectEverywhere(p, ReferenceOf(p),
                            Describe(p.rows, streams, hidden, recipe) + (read_out ? ", read-out" : ""));
         }
       }
@@ -295,6 +299,13 @@ std::vector<typename A::Real> ReferenceOf(const HcExpandProblem& p, std::int64_t
       .mix = {p.mix_TSS.begin() + row * square, p.mix_TSS.begin() + (row + 1) * square}};
   reference::HcExpand<A>(ConfigOf(p), f.data(), coefficients, stream.data());
   return stream;
+}
+
+TEST(HcMix, HasTheBitsOfTheReferenceInTheModelsSizes) {
+  for (const auto& [name, shape] : ModelStreams()) {
+    const HcMixProblem p({shape});
+    ExpectEverywhere(p, ReferenceOf(p), name);
+  }
 }
 
 TEST(HcExpand, HasTheBitsOfTheReference) {

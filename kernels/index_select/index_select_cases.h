@@ -102,7 +102,10 @@ struct IndexProblem : IndexCase {
   }
   Work work() const {
     double seen = 0;
-    for (const std::int64_t n : visible) seen += static_cast<double>(n);
+    for (std::size_t t = 0; t < visible.size(); ++t) {
+      const auto in_blocks = restricted() ? std::int64_t{candidate_counts[t]} * candidate_block : visible[t];
+      seen += static_cast<double>(std::min(in_blocks, visible[t]));
+    }
     return {.bytes = seen * static_cast<double>(key_format().row_bytes()),
             .products = seen * heads * dim,
             .items = seen};
@@ -125,5 +128,28 @@ struct IndexProblem : IndexCase {
     candidates.insert(candidates.end(), kept.begin(), kept.end());
   }
 };
+
+// V4.1's and V4's indexers: N visible keys for each of so many tokens, named ROWS/N or v4/ROWS/N.
+inline IndexCase V41Index(std::int64_t rows, std::int64_t visible) {
+  return {.visible = std::vector<std::int64_t>(static_cast<std::size_t>(rows), visible),
+          .heads = 32,
+          .dim = 128,
+          .top_k = 512,
+          .page_shift = 6};
+}
+inline std::vector<Named<IndexCase>> ModelIndexers() {
+  IndexCase v4 = V41Index(1, 1024);
+  v4.heads = 64;
+  v4.format = FormatKind::kHadamardFp4;
+  return {{"1/4096", V41Index(1, 4096)}, {"4/1024", V41Index(4, 1024)}, {"v4/1/1024", v4}};
+}
+// The candidate source, and the sources after it: 2048 blocks of 8 at most.
+inline IndexCase V41Candidates(std::int64_t visible, bool source) {
+  IndexCase c = V41Index(1, visible);
+  c.candidate_block = 8;
+  c.candidate_top_blocks = 2048;
+  c.candidate_source = source;
+  return c;
+}
 
 }  // namespace lockstep::kernels

@@ -176,6 +176,11 @@ TEST(IndexSelect, HasTheBitsOfThePageInTheModelsSizes) {
   }
 }
 
+TEST(IndexSelect, HasTheBitsOfThePageInTheBenchmarksSizes) {
+  for (const auto& [name, shape] : ModelIndexers()) ExpectPage(shape);
+  for (const bool source : {true, false}) ExpectPage(V41Candidates(3000, source));
+}
+
 TEST(IndexSelect, EveryProfileWithoutQuantizers) {
   for (const Profile profile : {Profile::kSm90, Profile::kSm90K8, Profile::kSm80, Profile::kSm75,
                                 Profile::kSm70, Profile::kSm70Jit, Profile::kFma}) {

@@ -15,13 +15,8 @@ namespace lockstep::kernels {
 
 using FormatKind = RowFormat::Kind;
 
-struct NamedFormat {
-  std::string name;
-  RowFormat format;
-};
-
-// The rows that models keep, in their sizes.
-inline std::vector<NamedFormat> ModelFormats() {
+// The rows that models keep.
+inline std::vector<Named<RowFormat>> ModelFormats() {
   return {{"window_v41", {.kind = FormatKind::kFp8, .width = 512, .quantized = 512, .block = 32}},
           {"latent_v4", {.kind = FormatKind::kFp8, .width = 512, .quantized = 448, .block = 64}},
           {"compressed_v41", {.kind = FormatKind::kFp4E4M3, .width = 512, .block = 16}},

@@ -19,7 +19,7 @@ namespace {
 // Those of models, and sizes at which nothing fits.
 std::vector<RowFormat> Formats() {
   std::vector<RowFormat> formats;
-  for (const NamedFormat& named : ModelFormats()) formats.push_back(named.format);
+  for (const auto& [name, format] : ModelFormats()) formats.push_back(format);
   for (const int width : {1, 2, 7, 20, 33, 70, 2048}) {
     formats.push_back({.kind = FormatKind::kBf16, .width = width});
     formats.push_back({.kind = FormatKind::kFp8, .width = width, .quantized = width, .block = 32});
@@ -161,14 +161,14 @@ TEST(UnpackRows, WidensEveryCodeAndScale) {
 
 // All finite bf16 values: neighbours together in a block, then far apart.
 TEST(PackRows, EveryFiniteValue) {
-  for (const NamedFormat& named : ModelFormats()) {
-    if (named.format.kind == FormatKind::kHadamardFp4) continue;  // sums of the largest overflow
-    PackProblem p({.format = named.format, .rows = 65536 / named.format.width});
+  for (const auto& [name, format] : ModelFormats()) {
+    if (format.kind == FormatKind::kHadamardFp4) continue;  // sums of the largest overflow
+    PackProblem p({.format = format, .rows = 65536 / format.width});
     for (const std::int64_t step : {1, 9973}) {
       for (std::int64_t i = 0; i < 65536; ++i) {
         const auto bits = static_cast<std::uint16_t>(i * step);
         const bool finite = (bits & 0x7f80) != 0x7f80;
-        p.x[static_cast<std::size_t>(i / named.format.width * p.x_stride + i % named.format.width)] =
+        p.x[static_cast<std::size_t>(i / format.width * p.x_stride + i % format.width)] =
             finite ? bits : std::uint16_t{0};
       }
       ExpectPacked(p);
@@ -178,18 +178,18 @@ TEST(PackRows, EveryFiniteValue) {
 
 // A row that was packed widens to what the reference attends to, and again packs to the same bytes.
 TEST(PackRows, ThenUnpackIsTheFakeQuantizedRow) {
-  for (const NamedFormat& named : ModelFormats()) {
-    const PackProblem pack({.format = named.format, .rows = 9});
-    UnpackProblem unpack({.format = named.format, .rows = 9});
+  for (const auto& [name, format] : ModelFormats()) {
+    const PackProblem pack({.format = format, .rows = 9});
+    UnpackProblem unpack({.format = format, .rows = 9});
     unpack.stored = Packed(pack);
     UnpackProblem::Output expected = unpack.Start();
     for (std::int64_t i = 0; i < 9; ++i) {
-      std::vector<float> x = Widened<float>(pack.x, i * pack.x_stride, named.format.width);
-      if (named.name == "window_v41") reference::FakeQuant8(x.data(), 512, 32);
-      if (named.name == "latent_v4") reference::FakeQuant8(x.data(), 448, 64);
-      if (named.name == "compressed_v41") reference::FakeQuant4(x.data(), 512, 16, reference::Fp4Scale::kE4M3);
-      if (named.name == "index_v41") reference::FakeQuant4(x.data(), 128, 32, reference::Fp4Scale::kE8M0);
-      if (named.name == "index_v4") {
+      std::vector<float> x = Widened<float>(pack.x, i * pack.x_stride, format.width);
+      if (name == "window_v41") reference::FakeQuant8(x.data(), 512, 32);
+      if (name == "latent_v4") reference::FakeQuant8(x.data(), 448, 64);
+      if (name == "compressed_v41") reference::FakeQuant4(x.data(), 512, 16, reference::Fp4Scale::kE4M3);
+      if (name == "index_v41") reference::FakeQuant4(x.data(), 128, 32, reference::Fp4Scale::kE8M0);
+      if (name == "index_v4") {
         reference::Butterfly(x.data(), 128);
         for (float& value : x) value = RoundToBF16(value * static_cast<float>(1.0 / std::sqrt(128.0)));
         reference::FakeQuant4(x.data(), 128, 32, reference::Fp4Scale::kE8M0);
@@ -198,7 +198,7 @@ TEST(PackRows, ThenUnpackIsTheFakeQuantizedRow) {
         std::get<0>(expected)[static_cast<std::size_t>(i * unpack.y_stride) + d] = FloatToBF16(x[d]);
     }
     EXPECT_TRUE(Trustworthy(std::get<0>(expected), 100));
-    ExpectEverywhere(unpack, expected, Profile::kSm90, named.name);
+    ExpectEverywhere(unpack, expected, Profile::kSm90, name);
   }
 }
 
@@ -211,27 +211,27 @@ TEST(PackRows, IsNearItsInput) {
   };
   for (const Precision& precision :
        {Precision{"window_v41", 0x1p-4, 0x1p-10, 126}, Precision{"index_v41", 0.25, 0.25, 7}}) {
-    for (const NamedFormat& named : ModelFormats()) {
-      if (named.name != precision.format) continue;
-      const PackProblem p({.format = named.format, .rows = 3});
+    for (const auto& [name, format] : ModelFormats()) {
+      if (name != precision.format) continue;
+      const PackProblem p({.format = format, .rows = 3});
       const auto [stored] = RunOn(Implementations(Profile::kSm90).back(), p);
-      const int width = named.format.width;
-      const bool fp8 = named.format.kind == FormatKind::kFp8;
+      const int width = format.width;
+      const bool fp8 = format.kind == FormatKind::kFp8;
       for (int i = 0; i < 3 * width; ++i) {
         const int row = i / width, d = i % width;
         const auto* bytes = reinterpret_cast<const std::uint8_t*>(stored.data() + p.RowOffset(row));
         const int code = fp8 ? bytes[d] : (bytes[d / 2] >> (d % 2 * 4)) & 0xf, sign = fp8 ? 0x80 : 8,
                   magnitude = code & (sign - 1);
-        const double scale = std::ldexp(1.0, bytes[(fp8 ? width : width / 2) + d / named.format.block] - 127);
+        const double scale = std::ldexp(1.0, bytes[(fp8 ? width : width / 2) + d / format.block] - 127);
         const auto value = [&](int c) {
           return scale * static_cast<double>(fp8 ? E4M3ToFloat(static_cast<std::uint8_t>(c))
                                                  : E2M1ToFloat(static_cast<std::uint8_t>(c)));
         };
         const double x = static_cast<double>(BF16ToFloat(p.x[static_cast<std::size_t>(row * p.x_stride + d)]));
         const double bound = std::max(precision.relative * std::fabs(x), precision.absolute * scale);
-        ASSERT_LE(std::fabs(value(code) - x), bound) << named.name << ", channel " << d;
+        ASSERT_LE(std::fabs(value(code) - x), bound) << name << ", channel " << d;
         if (magnitude + 2 > precision.largest_code) continue;
-        ASSERT_GT(std::fabs(value(code + 2) - x), bound) << named.name << ", channel " << d;
+        ASSERT_GT(std::fabs(value(code + 2) - x), bound) << name << ", channel " << d;
       }
     }
   }

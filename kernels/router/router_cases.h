@@ -73,4 +73,10 @@ struct RouterProblem : RouterCase {
   }
 };
 
+// V4.1's choice of 6 among 384, one token and a small batch.
+inline std::vector<Named<RouterCase>> ModelRouters() {
+  return {{"1", {.rows = 1, .hidden = 5120, .experts = 384, .top_k = 6}},
+          {"16", {.rows = 16, .hidden = 5120, .experts = 384, .top_k = 6}}};
+}
+
 }  // namespace lockstep::kernels

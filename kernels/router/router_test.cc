@@ -88,6 +88,10 @@ TEST(Router, HasTheBitsOfTheReference) {
   }
 }
 
+TEST(Router, HasTheBitsOfTheReferenceInTheModelsSizes) {
+  for (const auto& [name, shape] : ModelRouters()) ExpectReference(shape);
+}
+
 TEST(Router, OddSizes) {
   for (const std::int64_t hidden : {1, 15, 16, 17, 127, 128, 129, 5120}) {
     for (const std::int64_t rows : {1, 2, 17}) {

@@ -7,18 +7,28 @@
 #pragma once
 
 #include <cstring>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/testing/implementations.h"
 
 namespace lockstep::kernels {
 
+// A case that has a name: the sizes of models, which tests check and benchmarks time.
+template <typename Case>
+struct Named {
+  std::string name;
+  Case shape;
+};
+
 // What one call must at least move and multiply.
 struct Work {
-  double bytes = 0;     // read and written once
-  double products = 0;  // multiply-adds
-  double items = 0;     // tokens, rows or keys, as the folder counts
+  double bytes = 0;      // read and written once
+  double footprint = 0;  // what calls that take turns touch together; 0: the same bytes each time
+  double products = 0;   // multiply-adds, of fp32 or as fast as those
+  double items = 0;      // tokens, rows or keys, as the folder counts
 };
 
 template <typename Problem>
