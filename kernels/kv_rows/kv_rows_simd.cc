@@ -115,8 +115,8 @@ void PackFp4(const RowFormat& f, const float* x, std::uint8_t* row) {
       StoreI8(E2M1Codes(Scaled(x + i, Lanes(begin + n, i), scale, 6.0f)), reinterpret_cast<std::int8_t*>(codes + i));
     }
   }
-  if (f.width % 2 != 0) codes[f.width] = 0;
-  for (int i = 0; i < f.width; i += 2) row[i / 2] = static_cast<std::uint8_t>(codes[i] | (codes[i + 1] << 4));
+  for (int i = 0; i + 1 < f.width; i += 2) row[i / 2] = static_cast<std::uint8_t>(codes[i] | (codes[i + 1] << 4));
+  if (f.width % 2 != 0) row[f.width / 2] = codes[f.width - 1];
 }
 
 // Butterfly with strides 1, 2, 4, ..., then times 1/sqrt(n), rounded to bf16.
