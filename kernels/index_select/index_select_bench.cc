@@ -19,10 +19,10 @@ void Top512(benchmark::State& state) {
   const std::vector<float> scores = Inputs(1).F32(n, Recipe::kNormal);
   std::vector<std::uint64_t> keys(static_cast<std::size_t>(n));
   std::int32_t out[512];
-  for (auto _ : state) benchmark::DoNotOptimize(SelectBest(scores.data(), nullptr, n, 512, keys.data(), out));
-  const auto scored = static_cast<double>(state.iterations() * n);
-  state.counters["items/s"] = benchmark::Counter(scored, benchmark::Counter::kIsRate);
-  state.counters["bytes/s"] = benchmark::Counter(4 * scored, benchmark::Counter::kIsRate);
+  const Work work = {.bytes = 4.0 * static_cast<double>(n), .items = static_cast<double>(n)};
+  TimeCalls(state, Implementation(BestIsa(), Profile::kSm90, 1), TimedBy::kCpuTime, work, [&](std::int64_t) {
+    benchmark::DoNotOptimize(SelectBest(scores.data(), nullptr, n, 512, keys.data(), out));
+  });
 }
 
 void RegisterAll() {

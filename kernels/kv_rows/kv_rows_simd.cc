@@ -49,9 +49,6 @@ float E4M3Value(std::uint8_t code) {
   return (code & 0x80) ? -magnitude : magnitude;
 }
 
-// Of a scale byte. No row stores the NaN code, but poisoned rows hold nothing else, and must not look like numbers.
-float E4M3Scale(std::uint8_t code) { return (code & 0x7f) == 0x7f ? __builtin_nanf("") : E4M3Value(code); }
-
 std::uint8_t E4M3Code(float v) {
   std::uint8_t code[16];
   StoreI8(E4M3Codes(F32x16(v)), reinterpret_cast<std::int8_t*>(code));
@@ -69,9 +66,54 @@ I32x16 E2M1Codes(F32x16 v) {
   return code | (ShiftRightLogical(BitsOf(v), I32x16(28)) & I32x16(8));
 }
 
-float E2M1Value(std::uint8_t code) {
-  constexpr float kValues[16] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-  return kValues[code];
+// Values of E4M3 codes, one a lane: the exponent moved to where fp32 has it; below code 8 the mantissa counts alone. No row
+// stores the NaN code, but poisoned rows hold nothing else, and must not look like numbers.
+F32x16 E4M3Values(I32x16 code) {
+  const I32x16 magnitude = code & I32x16(0x7f);
+  const F32x16 normal = FloatOf((magnitude << 20) + I32x16(120 << 23)), subnormal = Mul(ToFloat(magnitude), F32x16(0x1p-9f));
+  const F32x16 value = Select(Less(magnitude, I32x16(8)), subnormal, normal);
+  const I32x16 nan = Select(Equal(magnitude, I32x16(0x7f)), I32x16(0x7fc00000), I32x16(0));
+  return FloatOf(BitsOf(value) | nan | ((code & I32x16(0x80)) << 24));
+}
+
+// The same of E2M1 codes.
+F32x16 E2M1Values(I32x16 code) {
+  const I32x16 magnitude = code & I32x16(7);
+  const F32x16 normal = FloatOf((magnitude << 22) + I32x16(126 << 23)), subnormal = Mul(ToFloat(magnitude), F32x16(0.5f));
+  return FloatOf(BitsOf(Select(Less(magnitude, I32x16(2)), subnormal, normal)) | ((code & I32x16(8)) << 28));
+}
+
+// Values of n E4M3 codes.
+void DecodeE4M3(const std::uint8_t* codes, int n, float* values) {
+  int i = 0;
+  for (; i + 16 <= n; i += 16) Store(E4M3Values(LoadU8(codes + i)), values + i);
+  if (i == n) return;
+  std::uint8_t tail[16] = {};
+  __builtin_memcpy(tail, codes + i, static_cast<std::size_t>(n - i));
+  StoreN(E4M3Values(LoadU8(tail)), values + i, n - i);
+}
+
+// Values of 32 E2M1 codes, low nibbles first.
+void DecodeE2M1Block(const std::uint8_t* codes, float* values) {
+  const I32x16 pair = LoadU8(codes);
+  float low[16], high[16];
+  Store(E2M1Values(pair), low);
+  Store(E2M1Values(pair >> 4), high);
+  for (int i = 0; i < 16; ++i) {
+    values[2 * i] = low[i];
+    values[2 * i + 1] = high[i];
+  }
+}
+
+void DecodeE2M1(const std::uint8_t* codes, int n, float* values) {
+  int i = 0;
+  for (; i + 32 <= n; i += 32) DecodeE2M1Block(codes + i / 2, values + i);
+  if (i == n) return;
+  std::uint8_t tail[16] = {};
+  float tail_values[32];
+  __builtin_memcpy(tail, codes + i / 2, static_cast<std::size_t>(n - i + 1) / 2);
+  DecodeE2M1Block(tail, tail_values);
+  __builtin_memcpy(values + i, tail_values, static_cast<std::size_t>(n - i) * sizeof(float));
 }
 
 void PackFp8(const RowFormat& f, const float* x, std::uint8_t* row) {
@@ -159,9 +201,12 @@ void PackRow(const RowFormat& f, const std::uint16_t* x, std::byte* row) {
 void UnpackFp4(const RowFormat& f, const std::byte* row, float* values, float* scales) {
   const auto* codes = reinterpret_cast<const std::uint8_t*>(row);
   const std::uint8_t* scale_bytes = codes + (f.width + 1) / 2;
-  for (int i = 0; i < f.width; ++i) values[i] = E2M1Value((codes[i / 2] >> (i % 2 * 4)) & 0xf);
-  for (int b = 0; b * f.block < f.width; ++b) {
-    scales[b] = f.kind == RowFormat::Kind::kFp4E4M3 ? E4M3Scale(scale_bytes[b]) : PowerOf(scale_bytes[b]);
+  const int blocks = (f.width + f.block - 1) / f.block;
+  DecodeE2M1(codes, f.width, values);
+  if (f.kind == RowFormat::Kind::kFp4E4M3) {
+    DecodeE4M3(scale_bytes, blocks, scales);
+  } else {
+    for (int b = 0; b < blocks; ++b) scales[b] = PowerOf(scale_bytes[b]);
   }
 }
 
@@ -175,15 +220,18 @@ void UnpackRow(const RowFormat& f, const std::byte* row, std::uint16_t* y) {
   if (f.kind == RowFormat::Kind::kFp8) {
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(row);
     width = f.quantized;
-    for (int i = 0; i < width; ++i) values[i] = E4M3Value(bytes[i]);
+    DecodeE4M3(bytes, width, values);
     const int blocks = (width + f.block - 1) / f.block;
     for (int b = 0; b < blocks; ++b) scales[b] = PowerOf(bytes[width + b]);
     __builtin_memcpy(y + width, bytes + width + blocks, 2 * static_cast<std::size_t>(f.width - width));
   } else {
     UnpackFp4(f, row, values, scales);
   }
-  for (int i = 0; i < width; ++i) values[i] = Mul(values[i], scales[i / f.block]);
-  for (int i = 0; i < width; i += 16) StoreBF16N(LoadN(values + i, Lanes(width, i)), y + i, Lanes(width, i));
+  for (int begin = 0; begin < width; begin += f.block) {
+    const int end = begin + f.block < width ? begin + f.block : width;
+    const F32x16 scale(scales[begin / f.block]);
+    for (int i = begin; i < end; i += 16) StoreBF16N(Mul(LoadN(values + i, Lanes(end, i)), scale), y + i, Lanes(end, i));
+  }
 }
 
 void PackRowsRows(const PackRowsArgs& a, std::int64_t begin, std::int64_t end) {

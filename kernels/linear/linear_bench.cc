@@ -154,17 +154,15 @@ void RunLinear(benchmark::State& state, const BenchCase& c, const Implementation
 void ReadBlob(benchmark::State& state) {
   constexpr std::size_t kBytes = kOut * kIn * 3 / 8, kWords = kBytes / 8, kCopies = kCopiedBytes / kBytes + 1;
   const std::vector<std::uint64_t> blobs(kCopies * kWords, 1);
-  std::size_t copy = 0;
-  for (auto _ : state) {
-    const std::uint64_t* blob = blobs.data() + copy * kWords;
-    copy = (copy + 1) % kCopies;
+  const Work work = {.bytes = static_cast<double>(kBytes), .footprint = static_cast<double>(kCopies * kBytes), .items = 1};
+  TimeCalls(state, Implementation(BestIsa(), Profile::kSm90, 1), TimedBy::kCpuTime, work, [&](std::int64_t call) {
+    const std::uint64_t* blob = blobs.data() + static_cast<std::size_t>(call) % kCopies * kWords;
     std::uint64_t sum[8] = {};
     for (std::size_t i = 0; i + 8 <= kWords; i += 8) {
       for (std::size_t lane = 0; lane < 8; ++lane) sum[lane] += blob[i + lane];
     }
     for (std::uint64_t& lane : sum) benchmark::DoNotOptimize(lane);
-  }
-  state.SetBytesProcessed(static_cast<std::int64_t>(kBytes) * state.iterations());
+  });
 }
 
 void RunHadamard(benchmark::State& state, const Implementation& implementation) {

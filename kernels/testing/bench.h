@@ -59,12 +59,10 @@ void TimeCalls(benchmark::State& state, const Implementation& implementation, Ti
   }
   if (run == 1) seconds = SecondsOf(by) - begin;
   const auto iterations = static_cast<double>(state.iterations());
-  const auto report = [&](const char* name, double each) {
-    if (each > 0) state.counters[name] = benchmark::Counter(each * iterations, benchmark::Counter::kIsRate);
-  };
-  report("bytes/s", work.bytes);
-  report("products/s", work.products);
-  report("items/s", work.items);
+  const auto rate = [&](double each) { return benchmark::Counter(each * iterations, benchmark::Counter::kIsRate); };
+  state.counters["bytes/s"] = rate(work.bytes);
+  state.counters["products/s"] = rate(work.products);
+  state.counters["items/s"] = rate(work.items);
   state.counters["of_floor"] = FloorSeconds(implementation, work) * iterations / seconds;
 }
 
