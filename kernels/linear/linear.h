@@ -15,7 +15,7 @@ namespace lockstep::kernels {
 struct LinearArgs {
   const LinearSpec* spec = nullptr;  // host
   const std::byte* blob = nullptr;   // device, spec->bytes
-  const std::uint16_t* x = nullptr;  // bf16 [rows][x_stride]
+  const std::uint16_t* x = nullptr;  // bf16 [rows][x_stride]; rows 4-byte aligned if in_features is even
   std::int64_t x_stride = 0;
   std::int64_t rows = 0;
   std::uint16_t* y_bf16 = nullptr;  // exactly one of y_bf16, y_fp32: [rows][y_stride]

@@ -58,7 +58,7 @@ class Problem {
     const std::int64_t in = setup.weight.in;
     const std::vector<std::uint16_t> x = maker.InputRows(max_rows_, in, setup.weight.recipe);
     // Rows are apart, and what is between and after them must not be read.
-    x_stride_ = in + 5;
+    x_stride_ = in + 6;
     x_.assign(static_cast<std::size_t>((max_rows_ + 1) * x_stride_), kPoisonBF16);
     Matrix<float> x_TK(max_rows_, in);
     for (std::int64_t t = 0; t < max_rows_; ++t) {
