@@ -294,6 +294,68 @@ TEST_F(Cli, InspectCountsWhatSynthWrote) {
   EXPECT_NE(plain.out.find("exl3 mul1 3"), std::string::npos);
 }
 
+TEST_F(Cli, InspectPlansAPlacementOnDevicesThatNeedNotExist) {
+  const std::vector<std::string> command = {"inspect", "--model", kModel, "--device", "cuda:0,1", "--vram", "64MiB", "--context", "1024"};
+  const json placement = LockstepJson(command)["placement"];
+  EXPECT_EQ(placement["profile"], "sm90");
+  EXPECT_EQ(placement["context"], 1024);
+  ASSERT_EQ(placement["devices"].size(), 2u);
+  std::int64_t layers = 0, experts = 0;
+  for (const json& device : placement["devices"]) {
+    EXPECT_EQ(device["limit"], 64 << 20);
+    std::int64_t sum = 0;
+    for (const char* part : {"trunk", "activations", "staging", "session", "resident", "free"}) {
+      EXPECT_GT(device[part], 0) << part;
+      sum += device[part].get<std::int64_t>();
+    }
+    EXPECT_EQ(sum, 64 << 20);
+    layers += device["layers"].get<std::int64_t>();
+    experts += device["resident_experts"].get<std::int64_t>() + device["streamed_experts"].get<std::int64_t>();
+  }
+  EXPECT_EQ(layers, 10);
+  EXPECT_EQ(experts, 10 * 6);
+  EXPECT_GT(placement["engram_tables"], 0);
+  const Result plain = Lockstep(command);
+  EXPECT_NE(plain.out.find("placement for contract:sm90, sessions of 1024 tokens"), std::string::npos) << plain.out;
+}
+
+TEST_F(Cli, InspectRefusesPlansThatDoNotFit) {
+  const auto refuse = [&](std::vector<std::string> flags, const std::vector<std::string>& parts) {
+    flags.insert(flags.begin(), {"inspect", "--model", kModel});
+    ExpectRefusal(flags, parts);
+  };
+  refuse({"--vram", "much"}, {"--vram", "much"});
+  refuse({"--ram", "3XiB"}, {"--ram", "3XiB"});
+  refuse({"--context", "5000"}, {"--context", "4096", "5000"});
+  refuse({"--device", "tpu"}, {"--device", "tpu"});
+  refuse({"--profile", "sm42"}, {"--profile", "sm42"});
+  refuse({"--vram", "1MiB"}, {"cpu:0", "out of device memory"});
+  const json roomy = LockstepJson({"inspect", "--model", kModel, "--vram", "64MiB"})["placement"]["devices"][0];
+  const std::int64_t half = roomy["limit"].get<std::int64_t>() - roomy["free"].get<std::int64_t>() - roomy["resident"].get<std::int64_t>() / 2;
+  refuse({"--vram", std::to_string(half), "--ram", "4096"}, {"--ram", "not resident"});
+}
+
+// A draft model is listed, and nothing of it is bound.
+TEST_F(Cli, InspectListsTheDraft) {
+  const std::string copy = dir_.File("draft");
+  std::filesystem::copy(kModel, copy);
+  const std::string bytes = Slurp(copy + "/model.safetensors");
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  json header = json::parse(bytes.substr(8, length));
+  const std::size_t end = bytes.size() - 8 - length;
+  header["mtp.0.enorm.weight"] = {{"dtype", "BF16"}, {"shape", {4}}, {"data_offsets", {end, end + 8}}};
+  const std::string text = header.dump();
+  length = text.size();
+  dir_.Put("draft/model.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + text + bytes.substr(bytes.size() - end) + std::string(8, '\0'));
+  const json inspected = LockstepJson({"inspect", "--model", copy});
+  ASSERT_EQ(inspected["unbound"].size(), 1u);
+  EXPECT_EQ(inspected["unbound"][0]["role"], "draft");
+  EXPECT_EQ(inspected["unbound"][0]["tensors"], 1);
+  EXPECT_EQ(inspected["unbound"][0]["bytes"], 8);
+  EXPECT_NE(Lockstep({"inspect", "--model", copy}).out.find("the draft model, unbound"), std::string::npos);
+}
+
 TEST_F(Cli, SynthMakesAModelThatRuns) {
   const std::string out = dir_.File("made");
   ASSERT_EQ(Lockstep({"synth", "--shape", "tiny-v4", "--bits", "3", "--layers", "3", "--out", out}).exit_code,

@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_source.h"
+#include "cli/placement.h"
 #include "model/checkpoint.h"
 
 namespace lockstep::cli {
@@ -142,6 +143,24 @@ ordered_json DescribeDTypes(const SafetensorsSet& files) {
   return dtypes;
 }
 
+// Tensors that the engine knows and does not run, by the first part of their names.
+ordered_json DescribeUnbound(const Checkpoint& checkpoint) {
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> by_group;  // tensors, bytes
+  for (const std::string& name : checkpoint.ignored) {
+    auto& [tensors, bytes] = by_group[name.substr(0, name.find('.'))];
+    ++tensors;
+    bytes += static_cast<std::int64_t>(checkpoint.files.tensors().at(name).data.size());
+  }
+  ordered_json groups = ordered_json::array();
+  for (const auto& [group, counts] : by_group) {
+    groups.push_back({{"group", group},
+                      {"role", group == "mtp" ? "draft" : "none"},
+                      {"tensors", counts.first},
+                      {"bytes", counts.second}});
+  }
+  return groups;
+}
+
 ordered_json Describe(const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config;
   return {{"model", checkpoint.dir},
@@ -154,6 +173,7 @@ ordered_json Describe(const Checkpoint& checkpoint) {
           {"max_position_embeddings", config.max_position_embeddings},
           {"tensors", checkpoint.files.tensors().size()},
           {"ignored_tensors", checkpoint.ignored.size()},
+          {"unbound", DescribeUnbound(checkpoint)},
           {"bytes", checkpoint.files.total_bytes()},
           {"dtypes", DescribeDTypes(checkpoint.files)},
           {"matrices", DescribeGroups(Collect(checkpoint.weights))},
@@ -180,6 +200,11 @@ void Print(const ordered_json& d) {
               d["routed_experts"].get<int>(), d["experts_per_token"].get<int>());
   std::printf("%lld tensors, %.1f MiB; %lld of them not used\n", d["tensors"].get<long long>(), MiB(d["bytes"]),
               d["ignored_tensors"].get<long long>());
+  for (const auto& group : d["unbound"]) {
+    std::printf("  %s.*: %lld tensors, %.1f MiB, %s\n", group["group"].get<std::string>().c_str(),
+                group["tensors"].get<long long>(), MiB(group["bytes"]),
+                group["role"] == "draft" ? "the draft model, unbound" : "unbound");
+  }
   for (const auto& [name, dtype] : d["dtypes"].items()) {
     std::printf("  %-8s %7lld tensors %12.1f MiB\n", name.c_str(), dtype["tensors"].get<long long>(),
                 MiB(dtype["bytes"]));
@@ -191,15 +216,19 @@ void Print(const ordered_json& d) {
                 group["weights"].get<long long>(), MiB(group["bytes"]), group["bits_per_weight"].get<double>());
   }
   for (const auto& layer : d["layer_plan"]) PrintLayer(layer);
+  if (d.contains("placement")) PrintPlacement(d["placement"]);
 }
 
 struct InspectFlags {
   std::string model;
+  PlacementFlags placement;
   bool json = false;
 };
 
 void RunInspect(const InspectFlags& flags) {
-  const ordered_json description = Describe(*OpenModel(flags.model, /*only_fast=*/true));
+  const auto checkpoint = OpenModel(flags.model, /*only_fast=*/true);
+  ordered_json description = Describe(*checkpoint);
+  if (flags.placement.any()) description["placement"] = DescribePlacement(checkpoint, flags.placement);
   if (flags.json) {
     std::cout << description.dump(1) << "\n";
   } else {
@@ -211,9 +240,10 @@ void RunInspect(const InspectFlags& flags) {
 
 void AddInspect(CLI::App& app) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* command =
-      app.add_subcommand("inspect", "Shapes, dtypes, bits per weight and sizes of a checkpoint");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Shapes, dtypes, bits per weight and sizes of a checkpoint, and where devices would hold it");
   command->add_option("--model", flags->model, "Directory with config.json and safetensors")->required();
+  AddPlacementFlags(*command, &flags->placement);
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags] { RunInspect(*flags); });
 }

@@ -1,5 +1,6 @@
 #include "fast/device_weights.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "fast/random_weights.h"
@@ -17,33 +18,24 @@ class Loader {
  public:
   Loader(Device& device, const ModelConfig& config, const NumericsOptions& numerics) : device_(device), config_(config), numerics_(numerics) {}
 
-  template <typename T>
-  DeviceArray<T> Array(const std::vector<T>& values, std::string_view what) {
-    DeviceArray<T> array(device_, values.size(), what);
-    if (!values.empty()) Copy(array.bytes(), values.data(), values.size() * sizeof(T));
-    return array;
-  }
-
   DeviceArray<float> Floats(const TensorView& tensor) {
     if (tensor.empty()) return {};
-    const std::vector<float> values = tensor.Floats();
-    for (float v : values) {
-      if (!std::isfinite(v)) throw InputError(tensor.file + ": tensor " + tensor.name + " holds a value that is not finite");
-    }
-    return Array(values, tensor.name);
+    return Array<float>(tensor.elements(), tensor.name, [&](float* values) {
+      const std::vector<float> all = tensor.Floats();
+      for (float v : all) {
+        if (!std::isfinite(v)) throw InputError(tensor.file + ": tensor " + tensor.name + " holds a value that is not finite");
+      }
+      std::copy(all.begin(), all.end(), values);
+    });
   }
 
   DeviceLinear Linear(const LinearWeight& weight, bool quantize_input = true) {
     DeviceLinear linear;
     linear.name = weight.name;
     linear.spec = kernels::MakeLinearSpec(weight, numerics_, config_.weight_block_size, quantize_input);
-    if (IsRandom(weight)) {
-      linear.blob = Random(weight, linear.spec, weight.name);
-      return linear;
-    }
-    std::vector<std::byte> packed(static_cast<std::size_t>(linear.spec.bytes));
-    kernels::PackLinear(weight, linear.spec, packed.data());
-    linear.blob = Array(packed, weight.name);
+    linear.blob = IsRandom(weight) ? Random(weight, linear.spec, weight.name)
+                                   : Array<std::byte>(linear.spec.bytes, weight.name,
+                                                      [&](std::byte* packed) { kernels::PackLinear(weight, linear.spec, packed); });
     return linear;
   }
 
@@ -62,21 +54,17 @@ class Loader {
   DeviceExpert Expert(const ExpertWeights& weights) {
     DeviceExpert expert;
     expert.spec = kernels::MakeExpertSpec(weights, numerics_, config_.weight_block_size);
-    if (IsRandom(weights.w1)) {
-      expert.blob = Random(weights, expert.spec, weights.w1.name);
-      return expert;
-    }
-    std::vector<std::byte> packed(static_cast<std::size_t>(expert.spec.bytes));
-    kernels::PackExpert(weights, expert.spec, packed.data());
-    expert.blob = Array(packed, weights.w1.name);
+    expert.blob = IsRandom(weights.w1) ? Random(weights, expert.spec, weights.w1.name)
+                                       : Array<std::byte>(expert.spec.bytes, weights.w1.name,
+                                                          [&](std::byte* packed) { kernels::PackExpert(weights, expert.spec, packed); });
     return expert;
   }
 
   DeviceEngram Engram(const EngramWeights& weights) {
-    std::vector<float> qk = weights.q_weight.Floats();
-    const std::vector<float> k = weights.k_weight.Floats();
-    for (std::size_t i = 0; i < qk.size(); ++i) qk[i] = qk[i] * k[i];
-    return {Linear(weights.wkv), Array(qk, "engram gate")};
+    return {Linear(weights.wkv), Array<float>(weights.q_weight.elements(), "engram gate", [&](float* qk) {
+              const std::vector<float> q = weights.q_weight.Floats(), k = weights.k_weight.Floats();
+              for (std::size_t i = 0; i < q.size(); ++i) qk[i] = q[i] * k[i];
+            })};
   }
 
   DeviceLayer Layer(const LayerWeights& w) {
@@ -102,9 +90,9 @@ class Loader {
     layer.gate = Floats(w.gate_weight);
     layer.gate_bias = Floats(w.gate_bias);
     if (!w.tid2eid.empty()) {
-      std::vector<std::int64_t> ids(static_cast<std::size_t>(w.tid2eid.elements()));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = w.tid2eid.At<std::int64_t>(static_cast<std::int64_t>(i));
-      layer.tid2eid = Array(ids, w.tid2eid.name);
+      layer.tid2eid = Array<std::int64_t>(w.tid2eid.elements(), w.tid2eid.name, [&](std::int64_t* ids) {
+        for (std::int64_t i = 0; i < w.tid2eid.elements(); ++i) ids[i] = w.tid2eid.At<std::int64_t>(i);
+      });
     }
     layer.shared_expert = Expert(w.shared_expert);
     if (w.engram) layer.engram = Engram(*w.engram);
@@ -112,20 +100,31 @@ class Loader {
   }
 
   DeviceArray<std::uint16_t> Embedding(const TensorView& table) {
-    std::vector<std::uint16_t> values(static_cast<std::size_t>(table.elements()));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const float value = table.Float(static_cast<std::int64_t>(i));
-      if (!std::isfinite(value)) throw InputError(table.file + ": tensor " + table.name + " holds a value that is not finite");
-      values[i] = FloatToBF16(value);
-    }
-    return Array(values, table.name);
+    return Array<std::uint16_t>(table.elements(), table.name, [&](std::uint16_t* values) {
+      for (std::int64_t i = 0; i < table.elements(); ++i) {
+        const float value = table.Float(i);
+        if (!std::isfinite(value)) throw InputError(table.file + ": tensor " + table.name + " holds a value that is not finite");
+        values[i] = FloatToBF16(value);
+      }
+    });
   }
 
  private:
+  // `make` fills `count` values on the host; it is not asked to where nothing is stored.
+  template <typename T, typename Make>
+  DeviceArray<T> Array(std::int64_t count, std::string_view what, const Make& make) {
+    DeviceArray<T> array(device_, static_cast<std::size_t>(count), what);
+    if (count == 0 || !device_.stores()) return array;
+    std::vector<T> values(static_cast<std::size_t>(count));
+    make(values.data());
+    Copy(array.bytes(), values.data(), values.size() * sizeof(T));
+    return array;
+  }
+
   template <typename Weights, typename Spec>
   DeviceArray<std::byte> Random(const Weights& weights, const Spec& spec, std::string_view what) {
     DeviceArray<std::byte> blob(device_, static_cast<std::size_t>(spec.bytes), what);
-    MakeRandom(device_.kernels(), device_.compute(), weights, spec, blob.data());
+    if (device_.stores()) MakeRandom(device_.kernels(), device_.compute(), weights, spec, blob.data());
     return blob;
   }
 

@@ -22,20 +22,34 @@ FastEngine::FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const Engin
   if (options_.max_context == 0) options_.max_context = c.max_position_embeddings;
   backend_ = make_backend(options_.device, options_.numerics.profile);
   device_of_ = MapLayers(c, backend_->device_count());
+  memory_.resize(static_cast<std::size_t>(backend_->device_count()));
   model_ = std::make_unique<DeviceModel>(LoadDeviceModel(*backend_, *checkpoint_, options_.numerics, device_of_));
+  Account(&DeviceMemory::trunk);
   kv_ = std::make_unique<KvFactory>(*backend_, c, options_.numerics, device_of_, options_.page_shift, options_.max_context,
                                     options_.page_memory, options_.poison);
   experts_ = std::make_unique<ExpertStore>(*backend_, *checkpoint_, device_of_, options_);
+  Account(&DeviceMemory::staging);
   const Resources resources{*backend_, *checkpoint_, options_, device_of_, *model_, *experts_, *kv_, stats_};
   const std::int64_t stash_rows = options_.exact_tail ? kv_->sizes().stash_rows : 0;
   forward_ = std::make_unique<Forward>(resources, options_.chunk_rows + std::min(stash_rows, options_.max_context), kLogitRows);
+  Account(&DeviceMemory::activations);
   // Experts get what is left when everything else has its place, sessions among it.
   std::vector<std::size_t> reserve_D;
   for (int d = 0; d < backend_->device_count(); ++d) {
     const std::int64_t paged = options_.page_memory > 0 ? 0 : options_.max_context;
     reserve_D.push_back(options_.page_memory + kv_->SessionBytes(d, paged));
+    memory_[static_cast<std::size_t>(d)].session = reserve_D.back();
   }
   experts_->Place(reserve_D);
+  Account(&DeviceMemory::experts);
+}
+
+void FastEngine::Account(std::size_t DeviceMemory::*part) {
+  for (int d = 0; d < backend_->device_count(); ++d) {
+    DeviceMemory& memory = memory_[static_cast<std::size_t>(d)];
+    const std::size_t before = memory.trunk + memory.staging + memory.activations + memory.experts;
+    memory.*part = backend_->device(d).memory_used() - before;
+  }
 }
 
 FastEngine::~FastEngine() = default;

@@ -22,6 +22,12 @@ class FastSession;
 using BackendFactory = std::function<std::unique_ptr<kernels::Backend>(const kernels::DeviceSpec&, Profile)>;
 
 // Owns devices, weights, experts and the forward pass. One thread at a time may run steps.
+// Bytes that an engine has taken on a device, and what it leaves free for sessions.
+struct DeviceMemory {
+  std::size_t trunk = 0, staging = 0, activations = 0, experts = 0;
+  std::size_t session = 0;
+};
+
 class FastEngine : public Engine {
  public:
   FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options,
@@ -41,6 +47,9 @@ class FastEngine : public Engine {
   bool RunStep(std::span<Segment> segments, const std::function<bool()>& cancelled);
 
   ExpertStore& experts() { return *experts_; }
+  int device_of(int layer) const { return device_of_[static_cast<std::size_t>(layer)]; }
+  // Per device, as it was when the engine had started.
+  const std::vector<DeviceMemory>& memory() const { return memory_; }
   KvFactory& kv() { return *kv_; }
   EngineStats stats() const;
   void ResetStats();
@@ -49,10 +58,14 @@ class FastEngine : public Engine {
   std::int64_t device_bytes() const;
 
  private:
+  // What every device has taken since the last call goes to `part`.
+  void Account(std::size_t DeviceMemory::*part);
+
   std::shared_ptr<const Checkpoint> checkpoint_;
   EngineOptions options_;
   std::unique_ptr<kernels::Backend> backend_;
   std::vector<int> device_of_;
+  std::vector<DeviceMemory> memory_;
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<KvFactory> kv_;
   std::unique_ptr<ExpertStore> experts_;

@@ -29,11 +29,12 @@ ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint
     for (const ExpertWeights& weights : checkpoint.weights.layers[l].experts) {
       Expert expert;
       expert.spec = kernels::MakeExpertSpec(weights, options.numerics, checkpoint.config.weight_block_size);
-      if (IsRandom(weights.w1)) {
+      const bool stored = backend.device(device_of[l]).stores();
+      if (stored && IsRandom(weights.w1)) {
         expert.random = &weights;
       } else {
         expert.host_blob = backend.AllocateHost(static_cast<std::size_t>(expert.spec.bytes), "expert weights");
-        kernels::PackExpert(weights, expert.spec, expert.host_blob);
+        if (stored) kernels::PackExpert(weights, expert.spec, expert.host_blob);
       }
       std::size_t& slot = slot_bytes_[static_cast<std::size_t>(device_of[l])];
       slot = std::max(slot, static_cast<std::size_t>(expert.spec.bytes));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "fast/engine.h"
 #include "harness/golden/golden.h"
@@ -27,11 +28,22 @@ std::string Difference(const std::shared_ptr<const Checkpoint>& checkpoint, cons
   return (step ? "first at " + step->Describe() + "; " : "steps agree when run again; ") + *difference;
 }
 
+// The runs that the reference recorded of a model, by profile; none without --golden.
+std::map<Profile, golden::GoldenRun> LoadRecorded(const Checkpoint& checkpoint, const std::string& golden,
+                                                  bool gpu) {
+  std::map<Profile, golden::GoldenRun> recorded;
+  if (golden.empty()) return recorded;
+  const std::string model = std::filesystem::path(checkpoint.dir + "/").parent_path().filename();
+  for (const Profile profile : {Profile::kSm90, Profile::kFma}) {
+    if (gpu && profile != Profile::kSm90) continue;
+    recorded[profile] = golden::LoadRun(golden, model, std::string(NameOf(profile)));
+  }
+  return recorded;
+}
+
 // The fast engine against the tokens and digests that the reference recorded.
 std::string GoldenDifference(const std::shared_ptr<const Checkpoint>& checkpoint, const CheckOptions& options,
-                             Profile profile) {
-  const std::string model = std::filesystem::path(checkpoint->dir + "/").parent_path().filename();
-  const golden::GoldenRun recorded = golden::LoadRun(options.golden, model, std::string(NameOf(profile)));
+                             Profile profile, const golden::GoldenRun& recorded) {
   fast::EngineOptions engine_options;
   engine_options.device = options.device ? *options.device : kernels::ParseDeviceSpec("cpu");
   engine_options.numerics.profile = profile;
@@ -69,17 +81,17 @@ CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, cons
   ReferenceRuns reference(checkpoint, PromptOf(options, checkpoint->config), options.companion_tokens);
   const kernels::DeviceSpec* device = options.device ? &*options.device : nullptr;
   const bool gpu = device && device->kind != kernels::DeviceSpec::Kind::kCpu;
+  // First, so that a wrong directory is refused before the work.
+  const std::map<Profile, golden::GoldenRun> recorded = LoadRecorded(*checkpoint, options.golden, gpu);
   const std::vector<NumericsOptions> arithmetics =
       gpu ? OnOneProfile(MatrixArithmetics(options.size), Profile::kSm90) : MatrixArithmetics(options.size);
   for (const Configuration& configuration : MakeMatrix(options.size, arithmetics, device)) {
     Count(configuration.Name(), Difference(checkpoint, configuration, reference, options.make_backend), &result,
           report);
   }
-  if (options.golden.empty()) return result;
-  for (const Profile profile : {Profile::kSm90, Profile::kFma}) {
-    if (gpu && profile != Profile::kSm90) continue;
-    Count("recorded " + std::string(NameOf(profile)), GoldenDifference(checkpoint, options, profile), &result,
-          report);
+  for (const auto& [profile, run] : recorded) {
+    Count("recorded " + std::string(NameOf(profile)), GoldenDifference(checkpoint, options, profile, run),
+          &result, report);
   }
   return result;
 }

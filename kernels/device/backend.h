@@ -20,6 +20,8 @@ class Device {
 
   virtual std::string Description() const = 0;
   virtual const KernelTable& kernels() const = 0;
+  // False for a device that only counts: no kernel runs on it, and whoever takes memory need not make what belongs there.
+  virtual bool stores() const { return true; }
   // Kernels and copies of one stream run in order. The copy stream carries expert weights beside the compute stream.
   virtual Stream& compute() = 0;
   virtual Stream& copy() = 0;

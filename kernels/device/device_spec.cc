@@ -17,19 +17,6 @@ bool ParseNumber(std::string_view digits, long long* value) {
   return result.ec == std::errc() && result.ptr == digits.data() + digits.size() && !digits.empty();
 }
 
-// "64MiB", "2GiB", "4096".
-bool ParseBytes(std::string_view text, std::size_t* bytes) {
-  constexpr std::pair<std::string_view, std::size_t> kUnits[] = {{"KiB", 1u << 10}, {"MiB", 1u << 20}, {"GiB", 1u << 30}, {"", 1}};
-  for (const auto& [suffix, unit] : kUnits) {
-    if (text.size() < suffix.size() || text.substr(text.size() - suffix.size()) != suffix) continue;
-    long long count = 0;
-    if (!ParseNumber(text.substr(0, text.size() - suffix.size()), &count) || count <= 0 || count > (1LL << 40)) return false;
-    *bytes = static_cast<std::size_t>(count) * unit;
-    return true;
-  }
-  return false;
-}
-
 std::vector<std::string_view> Split(std::string_view text) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -57,6 +44,18 @@ void ParseOption(std::string_view text, std::string_view part, DeviceSpec* spec)
 }
 
 }  // namespace
+
+bool ParseBytes(std::string_view text, std::size_t* bytes) {
+  constexpr std::pair<std::string_view, std::size_t> kUnits[] = {{"KiB", 1u << 10}, {"MiB", 1u << 20}, {"GiB", 1u << 30}, {"", 1}};
+  for (const auto& [suffix, unit] : kUnits) {
+    if (text.size() < suffix.size() || text.substr(text.size() - suffix.size()) != suffix) continue;
+    long long count = 0;
+    if (!ParseNumber(text.substr(0, text.size() - suffix.size()), &count) || count <= 0 || count > (1LL << 40)) return false;
+    *bytes = static_cast<std::size_t>(count) * unit;
+    return true;
+  }
+  return false;
+}
 
 DeviceSpec ParseDeviceSpec(std::string_view text) {
   DeviceSpec spec;

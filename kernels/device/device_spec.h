@@ -21,6 +21,9 @@ struct DeviceSpec {
   int count() const { return static_cast<int>(indices.size()); }
 };
 
+// A size such as "64MiB", "2GiB" or "4096". False if `text` is none.
+bool ParseBytes(std::string_view text, std::size_t* bytes);
+
 // Throws InputError that names the part of `text` it does not understand.
 DeviceSpec ParseDeviceSpec(std::string_view text);
 

@@ -24,7 +24,7 @@ namespace lockstep::reference {
 namespace {
 
 // Tests of one case that threads may share; every one has splits from short to long.
-constexpr std::size_t kParts = 8;
+constexpr std::size_t kParts = 16;
 
 struct Flags {
   std::vector<std::string> profiles = {"sm90"};
