@@ -4,7 +4,9 @@
 #include <atomic>
 #include <functional>
 #include <new>
+#include <string_view>
 
+#include "kernels/device/profile_kernel.h"
 #include "kernels/expert_ffn/expert_ffn.h"
 #include "kernels/expert_ffn/expert_ffn_simd.h"
 #include "kernels/linear/linear_steps.h"
@@ -220,43 +222,27 @@ ExpertSteps StepsFor(Isa isa) {
   return {.linear = LinearStepsFor(isa), .swiglu = ForIsa(isa, generic::SwiGlu, avx2::SwiGlu, avx512::SwiGlu)};
 }
 
-template <Isa kIsa, Profile kProfile>
-void Run(Stream& stream, const ExpertFfnArgs& args) {
-  static const ExpertSteps steps = StepsFor(kIsa);
-  BatchRun(AsCpu(stream), steps, args, kProfile).RunAll();
+template <Isa isa, Profile profile>
+void RunAll(Stream& stream, const ExpertFfnArgs& args) {
+  static const ExpertSteps steps = StepsFor(isa);
+  BatchRun(AsCpu(stream), steps, args, profile).RunAll();
 }
 
-template <Isa kIsa>
-Kernel<ExpertFfnArgs> ForProfile(Profile profile) {
-  switch (profile) {
-    case Profile::kSm90:
-      return {Run<kIsa, Profile::kSm90>, "expert_ffn/H(sm90)+I+F"};
-    case Profile::kSm90K8:
-      return {Run<kIsa, Profile::kSm90K8>, "expert_ffn/H(sm90k8)+I+F"};
-    case Profile::kSm80:
-      return {Run<kIsa, Profile::kSm80>, "expert_ffn/H(sm80)+I+F"};
-    case Profile::kSm75:
-      return {Run<kIsa, Profile::kSm75>, "expert_ffn/H(sm75)+I+F"};
-    case Profile::kSm70:
-      return {Run<kIsa, Profile::kSm70>, "expert_ffn/H(sm70)+I+F"};
-    case Profile::kSm70Jit:
-      return {Run<kIsa, Profile::kSm70Jit>, "expert_ffn/H(sm70jit)+I+F"};
-    default:
-      return {Run<kIsa, Profile::kFma>, "expert_ffn/H(fma)+I+F"};
-  }
-}
+template <Isa isa>
+struct For {
+  template <Profile profile>
+  struct Run {
+    static void Call(Stream& stream, const ExpertFfnArgs& args) { RunAll<isa, profile>(stream, args); }
+  };
+};
 
 }  // namespace
 
 Kernel<ExpertFfnArgs> CpuExpertFfn(Isa isa, Profile profile) {
-  switch (isa) {
-    case Isa::kAvx512:
-      return ForProfile<Isa::kAvx512>(profile);
-    case Isa::kAvx2:
-      return ForProfile<Isa::kAvx2>(profile);
-    default:
-      return ForProfile<Isa::kGeneric>(profile);
-  }
+  constexpr std::string_view kContracts[7] = LOCKSTEP_PROFILE_CONTRACTS("expert_ffn", "+I+F");
+  if (isa == Isa::kAvx512) return ProfileKernel<ExpertFfnArgs, For<Isa::kAvx512>::template Run>(profile, kContracts);
+  if (isa == Isa::kAvx2) return ProfileKernel<ExpertFfnArgs, For<Isa::kAvx2>::template Run>(profile, kContracts);
+  return ProfileKernel<ExpertFfnArgs, For<Isa::kGeneric>::template Run>(profile, kContracts);
 }
 
 }  // namespace lockstep::kernels

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <string_view>
 
+#include "kernels/device/profile_kernel.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_steps.h"
 
@@ -52,47 +54,31 @@ void RunRows(CpuStream& stream, const LinearSteps& steps, const LinearArgs& args
   stream.ParallelFor(work.rows * out_blocks, kBlocksPerPiece, std::cref(finish));
 }
 
-template <Isa kIsa, Profile kProfile>
-void Run(Stream& stream, const LinearArgs& args) {
-  static const LinearSteps steps = LinearStepsFor(kIsa);
+template <Isa isa, Profile profile>
+void RunAll(Stream& stream, const LinearArgs& args) {
+  static const LinearSteps steps = LinearStepsFor(isa);
   for (std::int64_t first = 0; first < args.rows; first += kMaxLinearRows) {
     const std::int64_t rows = std::min(kMaxLinearRows, args.rows - first);
     RunRows(AsCpu(stream), steps, args, first,
-            {.spec = args.spec, .blob = args.blob, .profile = kProfile, .rows = rows});
+            {.spec = args.spec, .blob = args.blob, .profile = profile, .rows = rows});
   }
 }
 
-template <Isa kIsa>
-Kernel<LinearArgs> ForProfile(Profile profile) {
-  switch (profile) {
-    case Profile::kSm90:
-      return {Run<kIsa, Profile::kSm90>, "linear/H(sm90)+I+F"};
-    case Profile::kSm90K8:
-      return {Run<kIsa, Profile::kSm90K8>, "linear/H(sm90k8)+I+F"};
-    case Profile::kSm80:
-      return {Run<kIsa, Profile::kSm80>, "linear/H(sm80)+I+F"};
-    case Profile::kSm75:
-      return {Run<kIsa, Profile::kSm75>, "linear/H(sm75)+I+F"};
-    case Profile::kSm70:
-      return {Run<kIsa, Profile::kSm70>, "linear/H(sm70)+I+F"};
-    case Profile::kSm70Jit:
-      return {Run<kIsa, Profile::kSm70Jit>, "linear/H(sm70jit)+I+F"};
-    default:
-      return {Run<kIsa, Profile::kFma>, "linear/H(fma)+I+F"};
-  }
-}
+template <Isa isa>
+struct For {
+  template <Profile profile>
+  struct Run {
+    static void Call(Stream& stream, const LinearArgs& args) { RunAll<isa, profile>(stream, args); }
+  };
+};
 
 }  // namespace
 
 Kernel<LinearArgs> CpuLinear(Isa isa, Profile profile) {
-  switch (isa) {
-    case Isa::kAvx512:
-      return ForProfile<Isa::kAvx512>(profile);
-    case Isa::kAvx2:
-      return ForProfile<Isa::kAvx2>(profile);
-    default:
-      return ForProfile<Isa::kGeneric>(profile);
-  }
+  constexpr std::string_view kContracts[7] = LOCKSTEP_PROFILE_CONTRACTS("linear", "+I+F");
+  if (isa == Isa::kAvx512) return ProfileKernel<LinearArgs, For<Isa::kAvx512>::template Run>(profile, kContracts);
+  if (isa == Isa::kAvx2) return ProfileKernel<LinearArgs, For<Isa::kAvx2>::template Run>(profile, kContracts);
+  return ProfileKernel<LinearArgs, For<Isa::kGeneric>::template Run>(profile, kContracts);
 }
 
 }  // namespace lockstep::kernels
