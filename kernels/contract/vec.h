@@ -72,21 +72,25 @@ LOCKSTEP_INLINE void StoreBF16(F32x16 a, std::uint16_t* p) {
 
 // 16-bit tails go through a copy: they are rare, and the copy touches exactly n elements.
 LOCKSTEP_INLINE F32x16 LoadBF16N(const std::uint16_t* p, int n) {
+  if (n == 16) return LoadBF16(p);
   std::uint16_t copy[16] = {};
   std::memcpy(copy, p, static_cast<std::size_t>(n) * sizeof(copy[0]));
   return LoadBF16(copy);
 }
 LOCKSTEP_INLINE F32x16 LoadF16N(const std::uint16_t* p, int n) {
+  if (n == 16) return LoadF16(p);
   std::uint16_t copy[16] = {};
   std::memcpy(copy, p, static_cast<std::size_t>(n) * sizeof(copy[0]));
   return LoadF16(copy);
 }
 LOCKSTEP_INLINE void StoreBF16N(F32x16 a, std::uint16_t* p, int n) {
+  if (n == 16) return StoreBF16(a, p);
   std::uint16_t copy[16];
   StoreBF16(a, copy);
   std::memcpy(p, copy, static_cast<std::size_t>(n) * sizeof(copy[0]));
 }
 LOCKSTEP_INLINE void StoreF16N(F32x16 a, std::uint16_t* p, int n) {
+  if (n == 16) return StoreF16(a, p);
   std::uint16_t copy[16];
   StoreF16(a, copy);
   std::memcpy(p, copy, static_cast<std::size_t>(n) * sizeof(copy[0]));
