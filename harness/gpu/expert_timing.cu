@@ -104,9 +104,8 @@ void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int se
 int main() {
   using namespace lockstep;
   for (Codebook codebook : {Codebook::kMul1, Codebook::kMcg}) {
-    kernels::Time(codebook, 6, 6, 1, 16);
-    kernels::Time(codebook, 6, 6, 8, 16);
-    kernels::Time(codebook, 6, 24, 256, 4);
+    for (std::int64_t rows : {1, 2, 8}) kernels::Time(codebook, 6, 6, rows, 16);
+    for (std::int64_t rows : {16, 64, 128, 256, 512}) kernels::Time(codebook, 6, 24, rows, 4);
   }
   kernels::Time(Codebook::kMul1, 4, 6, 1, 16);
   kernels::Time(Codebook::kMul1, 10, 6, 1, 16);

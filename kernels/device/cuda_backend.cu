@@ -196,6 +196,14 @@ std::byte* CudaStream::Scratch(int slot, std::size_t bytes) {
   return scratch_[slot];
 }
 
+std::byte* CudaStream::ZeroedScratch(std::size_t bytes) {
+  constexpr int kZeroedSlot = kSlots - 1;
+  const std::byte* before = scratch_[kZeroedSlot];
+  std::byte* data = Scratch(kZeroedSlot, bytes);
+  if (data != before) CheckCuda(cudaMemsetAsync(data, 0, bytes_[kZeroedSlot], handle_), "kernel scratch");
+  return data;
+}
+
 std::byte* CudaStream::Upload(int slot, const void* host, std::size_t bytes) {
   std::byte* data = Scratch(slot, bytes);
   // From pageable memory the call returns when the bytes have been taken.

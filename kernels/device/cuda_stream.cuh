@@ -28,6 +28,8 @@ class CudaStream : public Stream {
   // Device memory for one kernel call's intermediate results: valid until the next call of Scratch with the same slot, work of this
   // stream in between is ordered. Grows and stays.
   std::byte* Scratch(int slot, std::size_t bytes);
+  // Device memory that is zero at first and that every user leaves zero.
+  std::byte* ZeroedScratch(std::size_t bytes);
   // Copies `bytes` of host memory into scratch slot `slot`; the host memory may be reused at once.
   std::byte* Upload(int slot, const void* host, std::size_t bytes);
 

@@ -1,6 +1,5 @@
-// Experts on the device: gate and up of all jobs, the clamped SwiGLU, down of all jobs.
+// Experts on the device: gate and up of all jobs in one call, the clamped SwiGLU as the input of down, down of all jobs.
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "kernels/device/cuda_stream.cuh"
@@ -10,91 +9,104 @@
 namespace lockstep::kernels {
 namespace {
 
-enum Slot { kGateUpSlot = 6, kSwigluTilesSlot };
+enum Slot { kGateUpSlot = 6 };
 
-struct ExpertRows {};  // the tiles alone say which rows
-
-// gate[row] = bf16([weight *] silu(min(gate, L)) * clamp(up, -L, L)) for every row of the jobs.
-__global__ void SwigluKernel(const __grid_constant__ JobList<ExpertRows> list, std::uint16_t* gate, const std::uint16_t* up, std::int64_t width,
-                             const float* weight, float limit) {
-  const RowTile tile = list.Tile(blockIdx.y);
-  const std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
-  if (i >= tile.rows * width) return;
-  const std::int64_t row = tile.begin + i / width, at = row * width + i % width;
+// gate[i] = bf16([weight[i / width] *] silu(min(gate, L)) * clamp(up, -L, L)), for down matrices that do not do it themselves.
+__global__ void SwigluKernel(std::uint16_t* gate, const std::uint16_t* up, std::int64_t count, std::int64_t width, const float* weight, float limit) {
+  const std::int64_t at = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  if (at >= count) return;
   float a = BF16Value(gate[at]), b = BF16Value(up[at]);
   if (limit > 0.0f) {
     a = a > limit ? limit : a;
     b = b > limit ? limit : b < -limit ? -limit : b;
   }
   float value = contract::Mul(contract::Silu(a), b);
-  if (weight) value = contract::Mul(weight[row], value);
+  if (weight) value = contract::Mul(weight[at / width], value);
   gate[at] = BF16Bits(value);
 }
 
-void LaunchSwiglu(CudaStream& stream, const std::vector<RowTile>& tiles, std::uint16_t* gate, const std::uint16_t* up, std::int64_t width,
-                  const ExpertFfnArgs& a) {
-  constexpr std::int64_t kMaxGridY = 65535;
-  JobList<ExpertRows> list;
-  list.num_tiles = static_cast<std::int64_t>(tiles.size());
-  if (tiles.size() <= JobList<ExpertRows>::kSmall) {
-    std::copy(tiles.begin(), tiles.end(), list.small_tiles);
-  } else {
-    list.tiles = reinterpret_cast<const RowTile*>(stream.Upload(kSwigluTilesSlot, tiles.data(), tiles.size() * sizeof(RowTile)));
+// What a call's buffers need to know of its jobs.
+struct Jobs {
+  std::int64_t rows = 0;   // highest pair + 1
+  std::int64_t width = 0;  // features between gate and down
+  bool all_down_exl3 = true;
+};
+
+Jobs Describe(const ExpertFfnArgs& a) {
+  Jobs jobs;
+  const auto add = [&](const ExpertSpec& spec) {
+    jobs.width = spec.gate.out_features;
+    jobs.all_down_exl3 = jobs.all_down_exl3 && spec.down.kind == LinearSpec::Kind::kExl3;
+  };
+  if (a.table) {
+    jobs.rows = a.max_pairs;
+    for (int f = 0; f < a.table->num_forms; ++f) add(a.table->host_forms[f]);
+    return jobs;
   }
-  for (std::int64_t begin = 0; begin < list.num_tiles; begin += kMaxGridY) {
-    JobList<ExpertRows> part = list;
-    if (part.tiles) part.tiles += begin;
-    const auto count = static_cast<unsigned>(std::min(kMaxGridY, list.num_tiles - begin));
-    SwigluKernel<<<dim3(Blocks(16 * width, 256), count), 256, 0, stream.handle()>>>(part, gate, up, width, a.weight, a.limit);
+  for (std::int64_t j = 0; j < a.num_jobs; ++j) {
+    if (a.jobs[j].rows == 0) continue;
+    add(*a.jobs[j].spec);
+    jobs.rows = std::max(jobs.rows, a.jobs[j].begin + a.jobs[j].rows);
   }
-  CheckLaunch("swiglu");
+  return jobs;
+}
+
+// The jobs' matrices `first` and, if not null, `second`.
+GroupedLinear Group(const ExpertFfnArgs& a, const LinearSpec ExpertSpec::*first, const LinearSpec ExpertSpec::*second) {
+  GroupedLinear g;
+  g.parts = second ? 2 : 1;
+  g.overflow = a.overflow;
+  if (a.table) {
+    g.table = a.table;
+    g.part_of[0] = first;
+    g.part_of[1] = second;
+    g.groups = a.groups;
+    g.max_pairs = a.max_pairs;
+    g.max_group = std::min(a.max_pairs, a.max_group);
+    return g;
+  }
+  for (std::int64_t j = 0; j < a.num_jobs; ++j) {
+    const ExpertJob& job = a.jobs[j];
+    g.specs.push_back(&(job.spec->*first));
+    g.blobs.push_back(job.blob);
+    if (second) {
+      g.specs.push_back(&(job.spec->*second));
+      g.blobs.push_back(job.blob);
+    }
+    if (job.rows > 0) g.runs.push_back({static_cast<std::int32_t>(j), job.begin, job.rows});
+  }
+  return g;
 }
 
 void RunExpertFfn(Stream& s, const ExpertFfnArgs& a) {
   CudaStream& stream = AsCuda(s);
-  GroupedLinear g;
-  std::vector<RowTile> tiles;
-  for (std::int64_t j = 0; j < a.num_jobs; ++j) {
-    const ExpertJob& job = a.jobs[j];
-    for (std::int64_t begin = 0; begin < job.rows; begin += 16) {
-      tiles.push_back({static_cast<std::int32_t>(j), static_cast<std::int32_t>(std::min<std::int64_t>(16, job.rows - begin)), job.begin + begin});
-    }
-    g.x_rows = std::max(g.x_rows, job.begin + job.rows);
-    g.blobs.push_back(job.blob);
-    g.specs.push_back(&job.spec->gate);
-  }
-  if (tiles.empty()) return;
-  // Gate and up as one call: the up jobs' rows follow the gate jobs' rows.
-  const std::int64_t width = a.jobs[0].spec->gate.out_features, rows = g.x_rows;
-  auto* gate = reinterpret_cast<std::uint16_t*>(stream.Scratch(kGateUpSlot, static_cast<std::size_t>(2 * rows * width) * 2));
-  g.tiles = tiles;
-  for (std::int64_t j = 0; j < a.num_jobs; ++j) {
-    g.blobs.push_back(a.jobs[j].blob);
-    g.specs.push_back(&a.jobs[j].spec->up);
-  }
-  for (RowTile tile : tiles) g.tiles.push_back({tile.job + static_cast<std::int32_t>(a.num_jobs), tile.rows, tile.begin + rows});
-  g.total_rows = 2 * rows;
-  g.x = a.x;
-  g.x_stride = a.hidden;
-  g.x_index = a.token;
-  g.y_bf16 = gate;
-  g.y_stride = width;
-  g.overflow = a.overflow;
-  RunGroupedLinear(stream, g);
+  const Jobs jobs = Describe(a);
+  if (jobs.rows == 0) return;
+  const std::int64_t values = jobs.rows * jobs.width;
+  auto* gate = reinterpret_cast<std::uint16_t*>(stream.Scratch(kGateUpSlot, static_cast<std::size_t>(2 * values) * sizeof(std::uint16_t)));
+  GroupedLinear gate_up = Group(a, &ExpertSpec::gate, &ExpertSpec::up);
+  gate_up.x = a.x;
+  gate_up.x_stride = a.hidden;
+  gate_up.x_index = a.token;
+  gate_up.y_bf16 = gate;
+  gate_up.y_stride = jobs.width;
+  gate_up.y_part = values;
+  RunGroupedLinear(stream, gate_up);
 
-  LaunchSwiglu(stream, tiles, gate, gate + rows * width, width, a);
-
-  g.blobs.resize(static_cast<std::size_t>(a.num_jobs));
-  g.specs.clear();
-  for (std::int64_t j = 0; j < a.num_jobs; ++j) g.specs.push_back(&a.jobs[j].spec->down);
-  g.tiles = std::move(tiles);
-  g.total_rows = rows;
-  g.x = gate;
-  g.x_stride = width;
-  g.x_index = nullptr;
-  g.y_bf16 = a.y;
-  g.y_stride = a.hidden;
-  RunGroupedLinear(stream, g);
+  GroupedLinear down = Group(a, &ExpertSpec::down, nullptr);
+  down.x = gate;
+  down.x_stride = jobs.width;
+  if (jobs.all_down_exl3) {
+    down.up = gate + values;
+    down.weight = a.weight;
+    down.limit = a.limit;
+  } else {
+    SwigluKernel<<<Blocks(values, 256), 256, 0, stream.handle()>>>(gate, gate + values, values, jobs.width, a.weight, a.limit);
+    CheckLaunch("swiglu");
+  }
+  down.y_bf16 = a.y;
+  down.y_stride = a.hidden;
+  RunGroupedLinear(stream, down);
 }
 
 }  // namespace

@@ -38,13 +38,15 @@ struct ExpertTable {
 // device: at most max_pairs pairs, in at most min(max_pairs, experts) groups (groups.active_X names them, a tile
 // of n rows needs at most max_pairs / n + min(max_pairs, experts) tiles); a form's launch skips the experts of
 // other forms. What runs past the last group stops without a trace. No allocation and no copy may depend on more
-// than the arguments, so that the call can be part of a captured graph.
+// than the arguments, so that the call can be part of a captured graph. The CUDA kernels take such jobs only for experts whose matrices are all
+// EXL3, and are meant for few rows an expert: they decode a weight once for eight.
 struct ExpertFfnArgs {
   const ExpertJob* jobs = nullptr;  // host, [num_jobs]
   std::int64_t num_jobs = 0;
   const ExpertTable* table = nullptr;  // host; outlives every graph that the call is captured in
   PairGroups groups;
   std::int64_t max_pairs = 0;
+  std::int64_t max_group = 0;  // no expert has more pairs: the tokens of the step
   const std::uint16_t* x = nullptr;     // bf16 [tokens][hidden]
   const std::int32_t* token = nullptr;  // device [pairs]: x row of a pair; null: row p (the shared expert)
   const float* weight = nullptr;        // device [pairs]: routing weight; null: none (the shared expert)

@@ -1,5 +1,4 @@
-// Linears on the device for every storage form, profile sm90: input preparation, dense and block-scaled products; EXL3 products are in
-// exl3_cuda.cuh. Contract: docs/numerics.md sections 3 and 4.
+// Linears on the device, profile sm90: dense and block-scaled products; EXL3 ones are in exl3.cu. Contract: docs/numerics.md sections 3 and 4.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -7,8 +6,9 @@
 #include "kernels/contract/segments.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
-#include "kernels/linear/exl3_cuda.cuh"
+#include "kernels/linear/exl3_cuda.h"
 #include "kernels/linear/linear_cuda.h"
+#include "kernels/linear/linear_cuda_slots.h"
 #include "kernels/linear/mma_sm80.cuh"
 
 namespace lockstep::kernels {
@@ -16,71 +16,28 @@ namespace {
 
 using Kind = LinearSpec::Kind;
 
-// Scratch slots of a call.
-enum Slot { kJobsSlot = 1, kTilesSlot, kCodesSlot, kScalesSlot };
+// Jobs and row tiles of a launch: short lists travel as kernel parameters, so that decode uploads nothing; long ones lie in device memory.
+template <class Job>
+struct JobList {
+  static constexpr int kSmall = 48;
+  const Job* jobs = nullptr;  // null: the small arrays
+  const RowTile* tiles = nullptr;
+  std::int64_t num_tiles = 0;
+  Job small_jobs[kSmall];
+  RowTile small_tiles[kSmall];
 
-// --- EXL3 input ------------------------------------------------------------------------------------------------------
+  __device__ const Job& JobOf(const RowTile& tile) const { return jobs ? jobs[tile.job] : small_jobs[tile.job]; }
+  __device__ const RowTile& Tile(std::int64_t i) const { return tiles ? tiles[i] : small_tiles[i]; }
+};
 
-constexpr int kPrepareThreads = 128;
+// Where a row of a call finds its input.
+struct InputRows {
+  const std::uint16_t* x = nullptr;
+  std::int64_t x_stride = 0;
+  const std::int32_t* x_index = nullptr;
 
-// A warp a 128-block of a row: x * suh, butterfly, and the codes or fp16 values of the contract.
-__global__ void __launch_bounds__(kPrepareThreads) Exl3PrepareKernel(const __grid_constant__ Exl3Call call, bool integer, std::int64_t first_tile) {
-  const RowTile tile = call.list.Tile(first_tile + blockIdx.y);
-  const std::int64_t blocks = call.in / 128, unit = blockIdx.x * (kPrepareThreads / 32) + threadIdx.x / 32;
-  const std::int64_t local = unit / blocks, block = unit % blocks;
-  if (local >= tile.rows) return;
-  const std::int64_t row = tile.begin + local;
-  const int lane = threadIdx.x & 31;
-  const std::uint16_t* x = call.input.Row(row);
-  const float* suh = call.list.JobOf(tile).input_scale;
-  float t[4];
-  bool overflow = false;
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const std::int64_t k = block * 128 + 4 * lane + r;
-    t[r] = contract::Mul(k < call.in_features ? BF16Value(x[k]) : 0.0f, suh[k]);
-    if (!integer) {
-      const __half rounded = __float2half_rn(t[r]);
-      overflow = overflow || __hisinf(rounded);
-      t[r] = __half2float(rounded);
-    }
-  }
-  ButterflyWarp(t);
-  __half* out = call.codes + row * call.in + block * 128 + 4 * lane;
-  if (!integer) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      out[r] = __float2half_rn(t[r]);
-      overflow = overflow || __hisinf(out[r]);
-    }
-    if (overflow && call.overflow) *call.overflow = 1;
-    return;
-  }
-  const float top = MaxWarp(fmaxf(fmaxf(fabsf(t[0]), fabsf(t[1])), fmaxf(fabsf(t[2]), fabsf(t[3]))));
-  const float limit = static_cast<float>(call.act_limit);
-  const bool zero = top < 0x1p-100f;
-  const float inverse = zero ? 0.0f : contract::Div(limit, top);
-  int sum = 0;
-  __half* low_out = call.low_codes + row * call.in + block * 128 + 4 * lane;
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const float rounded = zero ? 0.0f : fmaxf(fminf(rintf(contract::Mul(t[r], inverse)), limit), -limit);
-    const int code = static_cast<int>(rounded);
-    sum += code;
-    if (call.act_limit > 127) {
-      const int high = (code + 128) >> 8;  // code = 256 * high + low, low in -128 .. 127
-      out[r] = __int2half_rn(high);
-      low_out[r] = __int2half_rn(code - 256 * high);
-    } else {
-      out[r] = __int2half_rn(code);
-    }
-  }
-  for (int stride = 16; stride > 0; stride /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, stride);
-  if (lane == 0) {
-    call.scales[row * blocks + block] = zero ? 0.0f : contract::Div(top, limit);
-    call.sums[row * blocks + block] = static_cast<float>(sum);
-  }
-}
+  __device__ const std::uint16_t* Row(std::int64_t row) const { return x + (x_index ? x_index[row] : row) * x_stride; }
+};
 
 // Jobs and tiles where the kernels find them: in the parameters if they fit.
 template <class Job>
@@ -92,50 +49,16 @@ JobList<Job> MakeJobList(CudaStream& stream, const std::vector<Job>& jobs, const
     std::copy(tiles.begin(), tiles.end(), list.small_tiles);
     return list;
   }
-  list.jobs = reinterpret_cast<const Job*>(stream.Upload(kJobsSlot, jobs.data(), jobs.size() * sizeof(Job)));
-  list.tiles = reinterpret_cast<const RowTile*>(stream.Upload(kTilesSlot, tiles.data(), tiles.size() * sizeof(RowTile)));
+  list.jobs = reinterpret_cast<const Job*>(stream.Upload(kLinearJobs, jobs.data(), jobs.size() * sizeof(Job)));
+  list.tiles = reinterpret_cast<const RowTile*>(stream.Upload(kLinearTiles, tiles.data(), tiles.size() * sizeof(RowTile)));
   return list;
 }
-
-InputRows InputOf(const GroupedLinear& g) { return {g.x, g.x_stride, g.x_rows, g.x_index}; }
 
 // Launches over all tiles, at most a grid's worth at a time.
 template <class Launch>
 void ForTiles(std::int64_t num_tiles, Launch launch) {
   constexpr std::int64_t kMaxGridY = 65535;
   for (std::int64_t begin = 0; begin < num_tiles; begin += kMaxGridY) launch(begin, static_cast<unsigned>(std::min(kMaxGridY, num_tiles - begin)));
-}
-
-void RunExl3(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<Exl3Job>& jobs, const std::vector<RowTile>& tiles) {
-  const bool integer = spec.codebook == Codebook::kMul1 && spec.act_limit > 0;
-  Exl3Call call;
-  call.list = MakeJobList(stream, jobs, tiles);
-  call.input = InputOf(g);
-  call.in = spec.in_padded;
-  call.out = spec.out_padded;
-  call.in_features = spec.in_features;
-  call.out_features = spec.out_features;
-  call.act_limit = spec.act_limit;
-  call.y_bf16 = g.y_bf16;
-  call.y_fp32 = g.y_fp32;
-  call.y_stride = g.y_stride;
-  call.overflow = g.overflow;
-  const auto values = static_cast<std::size_t>(g.total_rows * call.in), blocks = values / 128;
-  call.codes = reinterpret_cast<__half*>(stream.Scratch(kCodesSlot, 2 * values * sizeof(__half)));
-  call.low_codes = call.codes + values;
-  call.scales = reinterpret_cast<float*>(stream.Scratch(kScalesSlot, 2 * blocks * sizeof(float)));
-  call.sums = call.scales + blocks;
-
-  const unsigned units = Blocks(16 * (call.in / 128), kPrepareThreads / 32);
-  ForTiles(call.list.num_tiles, [&](std::int64_t begin, unsigned count) {
-    Exl3PrepareKernel<<<dim3(units, count), kPrepareThreads, 0, stream.handle()>>>(call, integer, begin);
-  });
-  CheckLaunch("exl3 prepare");
-  if (integer) {
-    LaunchMul1Product(call, spec.bits_x2, stream.handle());
-  } else {
-    LaunchHalfProduct(call, spec.codebook, spec.bits_x2, stream.handle());
-  }
 }
 
 // --- dense and block-scaled ------------------------------------------------------------------------------------------
@@ -293,24 +216,26 @@ __global__ void PrepareDenseKernel(const __grid_constant__ DenseCall call, std::
   if (lane == 0) scales[row * blocks + block] = scale;
 }
 
-void RunDense(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<DenseJob>& jobs, const std::vector<RowTile>& tiles) {
+// `total_rows`: highest row of the call + 1.
+void RunDense(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<DenseJob>& jobs, const std::vector<RowTile>& tiles,
+              std::int64_t total_rows, int part) {
   DenseCall call;
   call.spec = spec;
   call.list = MakeJobList(stream, jobs, tiles);
-  call.input = InputOf(g);
-  call.y_bf16 = g.y_bf16;
-  call.y_fp32 = g.y_fp32;
+  call.input = {g.x, g.x_stride, g.x_index};
+  call.y_bf16 = g.y_bf16 ? g.y_bf16 + part * g.y_part : nullptr;
+  call.y_fp32 = g.y_fp32 ? g.y_fp32 + part * g.y_part : nullptr;
   call.y_stride = g.y_stride;
   const bool scaled = spec.kind == Kind::kFp8Block || spec.kind == Kind::kFp4Row, codes = scaled && spec.activation_block > 0;
   if (codes || spec.kind == Kind::kF16) {
     const int width = codes ? spec.activation_block : 128;
     const std::int64_t blocks = (spec.in_features + width - 1) / width;
-    auto* x = reinterpret_cast<std::uint16_t*>(stream.Scratch(kCodesSlot, static_cast<std::size_t>(g.total_rows * spec.in_features) * 2));
-    auto* scales = reinterpret_cast<float*>(stream.Scratch(kScalesSlot, static_cast<std::size_t>(g.total_rows * blocks) * sizeof(float)));
+    auto* x = reinterpret_cast<std::uint16_t*>(stream.Scratch(kLinearCodes, static_cast<std::size_t>(total_rows * spec.in_features) * 2));
+    auto* scales = reinterpret_cast<float*>(stream.Scratch(kLinearScales, static_cast<std::size_t>(total_rows * blocks) * sizeof(float)));
     ForTiles(call.list.num_tiles, [&](std::int64_t begin, unsigned count) {
       PrepareDenseKernel<<<dim3(Blocks(16 * blocks, 4), count), 128, 0, stream.handle()>>>(call, begin, codes ? spec.activation_block : 0, x, scales, g.overflow);
     });
-    call.input = {x, spec.in_features, g.total_rows, nullptr};
+    call.input = {x, spec.in_features, nullptr};
     call.x_scales = scales;
   }
   ForTiles(call.list.num_tiles, [&](std::int64_t begin, unsigned count) {
@@ -331,37 +256,37 @@ void RunDense(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec
 }
 
 // Jobs that one launch can serve together.
-auto ShapeOf(const LinearSpec& s) {
-  return std::make_tuple(s.kind, s.out_features, s.in_features, s.block, s.activation_block, s.codebook, s.bits_x2, s.in_padded, s.out_padded, s.act_limit);
-}
+auto ShapeOf(const LinearSpec& s) { return std::make_tuple(s.kind, s.out_features, s.in_features, s.block, s.activation_block); }
 
-void RunShape(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<int>& members, const std::vector<RowTile>& tiles) {
-  if (spec.kind == Kind::kExl3) {
-    std::vector<Exl3Job> jobs;
-    for (int j : members) {
-      const LinearSpec& s = *g.specs[static_cast<std::size_t>(j)];
-      const std::byte* blob = g.blobs[static_cast<std::size_t>(j)];
-      jobs.push_back({reinterpret_cast<const std::uint32_t*>(blob + s.weight), reinterpret_cast<const float*>(blob + s.input_scale),
-                      reinterpret_cast<const float*>(blob + s.output_scale), s.has_bias ? reinterpret_cast<const float*>(blob + s.bias) : nullptr});
+// The part's jobs that are not EXL3, a launch a shape.
+void RunDensePart(CudaStream& stream, const GroupedLinear& g, int part) {
+  std::map<decltype(ShapeOf(LinearSpec())), std::vector<RowRun>> shapes;
+  const auto at = [&](std::int32_t job) { return static_cast<std::size_t>(job * g.parts + part); };
+  std::int64_t total_rows = 0;
+  for (const RowRun& run : g.runs) {
+    total_rows = std::max(total_rows, run.begin + run.rows);
+    if (g.specs[at(run.job)]->kind != Kind::kExl3) shapes[ShapeOf(*g.specs[at(run.job)])].push_back(run);
+  }
+  for (const auto& [shape, runs] : shapes) {
+    std::vector<DenseJob> jobs;
+    std::vector<RowTile> tiles;
+    for (const RowRun& run : runs) {
+      const LinearSpec& s = *g.specs[at(run.job)];
+      const std::byte* blob = g.blobs[at(run.job)];
+      for (std::int64_t begin = 0; begin < run.rows; begin += 16) {
+        tiles.push_back({static_cast<std::int32_t>(jobs.size()), static_cast<std::int32_t>(std::min<std::int64_t>(16, run.rows - begin)), run.begin + begin});
+      }
+      jobs.push_back({blob + s.weight, reinterpret_cast<const std::uint8_t*>(blob + s.scale)});
     }
-    RunExl3(stream, g, spec, jobs, tiles);
-    return;
+    RunDense(stream, g, *g.specs[at(runs.front().job)], jobs, tiles, total_rows, part);
   }
-  std::vector<DenseJob> jobs;
-  for (int j : members) {
-    const LinearSpec& s = *g.specs[static_cast<std::size_t>(j)];
-    const std::byte* blob = g.blobs[static_cast<std::size_t>(j)];
-    jobs.push_back({blob + s.weight, reinterpret_cast<const std::uint8_t*>(blob + s.scale)});
-  }
-  RunDense(stream, g, spec, jobs, tiles);
 }
 
 void RunLinear(Stream& stream, const LinearArgs& a) {
   GroupedLinear g;
   g.specs = {a.spec};
   g.blobs = {a.blob};
-  for (std::int64_t begin = 0; begin < a.rows; begin += 16) g.tiles.push_back({0, static_cast<std::int32_t>(std::min<std::int64_t>(16, a.rows - begin)), begin});
-  g.total_rows = g.x_rows = a.rows;
+  g.runs = {{0, 0, a.rows}};
   g.x = a.x;
   g.x_stride = a.x_stride;
   g.y_bf16 = a.y_bf16;
@@ -374,18 +299,8 @@ void RunLinear(Stream& stream, const LinearArgs& a) {
 }  // namespace
 
 void RunGroupedLinear(CudaStream& stream, const GroupedLinear& g) {
-  std::map<decltype(ShapeOf(LinearSpec())), std::vector<int>> shapes;
-  for (std::size_t j = 0; j < g.specs.size(); ++j) shapes[ShapeOf(*g.specs[j])].push_back(static_cast<int>(j));
-  for (const auto& [shape, members] : shapes) {
-    std::vector<int> place(g.specs.size(), -1);
-    for (std::size_t i = 0; i < members.size(); ++i) place[static_cast<std::size_t>(members[i])] = static_cast<int>(i);
-    std::vector<RowTile> tiles;
-    for (RowTile tile : g.tiles) {
-      tile.job = place[static_cast<std::size_t>(tile.job)];
-      if (tile.job >= 0) tiles.push_back(tile);
-    }
-    if (!tiles.empty()) RunShape(stream, g, *g.specs[static_cast<std::size_t>(members.front())], members, tiles);
-  }
+  RunGroupedExl3(stream, g);
+  for (int part = 0; part < g.parts; ++part) RunDensePart(stream, g, part);
 }
 
 Kernel<LinearArgs> CudaLinear() { return {&RunLinear, "linear/H(sm90)+I+F"}; }

@@ -25,7 +25,8 @@ __device__ inline void MmaBF16(float (&c)[4], const FragmentA& a, std::uint32_t 
 
 // Elements k, k+1 of a row of length n as one register; zeros past its end.
 __device__ inline std::uint32_t LoadPair(const std::uint16_t* row, std::int64_t k, std::int64_t n) {
-  if (k + 1 < n && n % 2 == 0) return *reinterpret_cast<const std::uint32_t*>(row + k);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(row + k) % 4 == 0;
+  if (k + 1 < n && aligned) return *reinterpret_cast<const std::uint32_t*>(row + k);
   const std::uint32_t low = k < n ? row[k] : 0u, high = k + 1 < n ? row[k + 1] : 0u;
   return low | (high << 16);
 }

@@ -1,0 +1,163 @@
+// EXL3 linears on the device: what the kernels of a call share. A call prepares its rows (exl3_prepare.cu), then multiplies: tiles of few rows
+// by exl3_small.cuh, tiles of many by exl3_large.cuh. Contract: docs/numerics.md section 4.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/linear/linear_layout.h"
+#include "kernels/pair_groups/pair_groups.h"
+
+namespace lockstep::kernels {
+
+// One matrix.
+struct Exl3Job {
+  const std::uint32_t* tiles = nullptr;
+  const float* input_scale = nullptr;
+  const float* output_scale = nullptr;
+  const float* bias = nullptr;  // null: none
+  std::int32_t bits_x2 = 0;
+  std::int32_t act_limit = 0;
+  Codebook codebook = Codebook::kMul1;
+
+  __host__ __device__ bool integer() const { return codebook == Codebook::kMul1 && act_limit > 0; }
+};
+
+__host__ __device__ inline Exl3Job Exl3JobOf(const LinearSpec& spec, const std::byte* blob) {
+  return {reinterpret_cast<const std::uint32_t*>(blob + spec.weight),
+          reinterpret_cast<const float*>(blob + spec.input_scale),
+          reinterpret_cast<const float*>(blob + spec.output_scale),
+          spec.has_bias ? reinterpret_cast<const float*>(blob + spec.bias) : nullptr,
+          spec.bits_x2,
+          spec.act_limit,
+          spec.codebook};
+}
+
+// Up to Exl3Tiles::tile_rows rows of one job.
+struct RowTile {
+  std::int32_t job = 0;
+  std::int32_t rows = 0;
+  std::int64_t begin = 0;  // first row of the call
+};
+
+// How a product multiplies: family I on int8 or int16 codes, family H on fp16.
+enum class Exl3Form : std::int32_t { kInt8, kInt16, kHalf };
+
+__host__ __device__ inline Exl3Form FormOf(const Exl3Job& job) {
+  return !job.integer() ? Exl3Form::kHalf : job.act_limit > 127 ? Exl3Form::kInt16 : Exl3Form::kInt8;
+}
+
+// The experts of a layer as they lie on the device (ExpertTable of kernels/expert_ffn), and the part of each that a call multiplies by.
+struct DeviceExperts {
+  const std::byte* const* blob_X = nullptr;  // null: the host made the jobs
+  const std::int32_t* form_X = nullptr;
+  const std::byte* forms = nullptr;  // ExpertSpec array
+  std::int64_t form_bytes = 0;
+  std::int64_t spec_offset[2] = {0, 0};  // of a part's LinearSpec in an ExpertSpec
+  PairGroups groups;
+  std::int32_t tiles_per_group = 0;
+};
+
+// The row tiles of a launch and their jobs. Made by the host: short lists travel as kernel parameters, long ones lie in device memory.
+// Or found on the device: tile i is tile i % tiles_per_group of the (i / tiles_per_group)-th active expert.
+// A launch of one form passes over the jobs of the others.
+struct Exl3Tiles {
+  static constexpr int kSmall = 24;
+  Exl3Form form = Exl3Form::kInt8;
+  std::int32_t parts = 1;  // matrices that every tile is multiplied by; job of part p: jobs[tile.job * parts + p]
+  std::int32_t tile_rows = 0;
+  std::int64_t count = 0;
+  const Exl3Job* jobs = nullptr;  // null: small_jobs, small_tiles
+  const RowTile* tiles = nullptr;
+  Exl3Job small_jobs[2 * kSmall];
+  RowTile small_tiles[kSmall];
+  DeviceExperts experts;
+
+#if defined(__CUDACC__)
+  // False: no such tile for this launch.
+  __device__ bool Find(std::int64_t index, int part, RowTile* tile, Exl3Job* job) const {
+    if (experts.blob_X) {
+      if (!FindExpert(index, part, tile, job)) return false;
+    } else {
+      *tile = tiles ? tiles[index] : small_tiles[index];
+      const int at = tile->job * parts + part;
+      *job = jobs ? jobs[at] : small_jobs[at];
+    }
+    return job->bits_x2 > 0 && FormOf(*job) == form;
+  }
+
+  __device__ bool FindExpert(std::int64_t index, int part, RowTile* tile, Exl3Job* job) const {
+    const std::int64_t group = index / experts.tiles_per_group;
+    if (group >= *experts.groups.num_active) return false;
+    const std::int32_t expert = experts.groups.active_X[group];
+    const std::int32_t first = static_cast<std::int32_t>(index % experts.tiles_per_group) * tile_rows;
+    const std::int32_t rows = experts.groups.count_X[expert] - first;
+    if (rows <= 0) return false;
+    *tile = {expert, rows < tile_rows ? rows : tile_rows, experts.groups.begin_X[expert] + first};
+    const std::byte* form_at = experts.forms + experts.form_X[expert] * experts.form_bytes;
+    const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(form_at + experts.spec_offset[part]);
+    *job = Exl3JobOf(spec, experts.blob_X[expert]);
+    return spec.kind == LinearSpec::Kind::kExl3;
+  }
+#endif
+
+  // Slots of the transformed rows: tile i of part p has slots from (p * count + i) * tile_rows on.
+  __host__ __device__ std::int64_t SlotOf(std::int64_t index, int part) const { return (part * count + index) * tile_rows; }
+  __host__ __device__ std::int64_t slots() const { return parts * count * tile_rows; }
+};
+
+// Where the input of a row comes from: row `index` of x, or the clamped SwiGLU of gate and up.
+struct Exl3Input {
+  const std::uint16_t* x = nullptr;  // bf16 rows; or the gate
+  std::int64_t stride = 0;
+  const std::int32_t* index = nullptr;  // [rows] or null: row r
+  const std::uint16_t* up = nullptr;    // not null: x[r] = bf16([weight *] silu(min(gate, limit)) * clamp(up, -limit, limit))
+  const float* weight = nullptr;        // [rows] or null
+  float limit = 0.0f;                   // 0: no clamp
+};
+
+// Scale and code sum of a row's 128-block, family I.
+struct __align__(8) ScaleSum {
+  float scale;
+  std::int32_t sum;
+};
+
+struct Exl3Call {
+  Exl3Tiles tiles;
+  Exl3Input input;
+  std::int64_t in = 0, out = 0;  // padded
+  std::int64_t in_features = 0, out_features = 0;
+  std::uint16_t* y_bf16 = nullptr;  // exactly one of these
+  float* y_fp32 = nullptr;
+  std::int64_t y_stride = 0;
+  std::int32_t max_tile_rows = 0;  // no tile has more rows; at most tiles.tile_rows
+  std::int64_t y_part = 0;  // elements from one part's y to the next
+  std::int32_t* overflow = nullptr;
+
+  // Prepared rows. Small tiles, per slot and tile of 16 inputs, in the order of RunReader's lanes: for each q the inputs 2q, 2q+1, 2q+8, 2q+9;
+  // int8 codes as words that repeat the byte four times, int16 the same with high and low bytes in a slot each, halves as fp16.
+  // Large tiles: [in/64][terms * slots][64] fp16 whose 16-byte chunks are permuted as wgmma reads them (wgmma_sm90.cuh).
+  std::byte* codes = nullptr;
+  ScaleSum* scale_sums = nullptr;  // small tiles: [slots][in/128]
+  float* scales = nullptr;         // large tiles: [in/128][slots]
+  float* z = nullptr;              // [slots], the affine correction
+  float* partial = nullptr;        // small tiles: [part, tile][out/128][4 segments][tile_rows][128]
+  std::int32_t* arrivals = nullptr;  // [part, tile][out/128], zero between calls
+
+  __host__ __device__ int terms() const { return tiles.form == Exl3Form::kInt16 ? 2 : 1; }
+};
+
+inline constexpr int kExl3Columns = 128;    // outputs of a block: one Hadamard block
+inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n of an m16n8 product
+
+// Each runs over all tiles of the call. Defined in the .cu files named after them.
+void LaunchExl3Prepare(const Exl3Call& call, bool large, cudaStream_t stream);
+void LaunchExl3SmallInteger(const Exl3Call& call, int max_bits_x2, cudaStream_t stream);
+void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, cudaStream_t stream);
+// `slots`: code rows of a tile, 64 or 128. All jobs have `bits_x2` (and codebook).
+void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, cudaStream_t stream);
+void LaunchExl3LargeHalf(const Exl3Call& call, int slots, Codebook codebook, int bits_x2, cudaStream_t stream);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,257 @@
+// EXL3 products of many rows: prefill. A block takes 128 outputs and one tile of kSlots code rows and decodes every weight once for them, straight
+// into registers as the A operand of the tensor cores; the rows' codes are B, streamed through a ring in shared memory that all warps share.
+// While the tensor cores work on one half of a 128-block, the warps decode the next. Segments follow each other and fold in shared memory.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/contract/segments.h"
+#include "kernels/linear/async_copy.cuh"
+#include "kernels/linear/exl3_epilogue.cuh"
+#include "kernels/linear/tile_product.cuh"
+#include "kernels/linear/trellis_cuda.cuh"
+
+namespace lockstep::kernels {
+
+inline constexpr int kLargeThreads = 256;  // a warp a strip of 16 columns
+inline constexpr int kHalf = 64;           // inputs of a stage
+inline constexpr std::size_t kMaxShared = 227 * 1024;
+
+// A stage: codes [kSlots][64] fp16, the packed weights of eight strips, the scales of the 128-block.
+template <int kB2, int kSlots>
+struct LargeStage {
+  static constexpr int kCodes = kSlots * kHalf * 2, kStrip = kHalf * kB2, kWeights = 8 * kStrip, kScales = kSlots * 4;
+  static constexpr int kBytes = (kCodes + kWeights + kScales + 1023) / 1024 * 1024;  // codes on multiples of 1024
+};
+
+// Shared memory: the ring and the folds of segments 0+1 and 2 (+3), reused for the result [kSlots][132] of the epilogue.
+template <int kB2, int kSlots>
+struct LargeShared {
+  static constexpr std::size_t kFolds = 2 * std::size_t{kSlots} / 2 * kLargeThreads * sizeof(float), kResult = std::size_t{kSlots} * 132 * sizeof(float);
+  // Tiles of 64 rows leave room for a second block on the multiprocessor.
+  static constexpr int kStages = kSlots > 64 && 4 * LargeStage<kB2, kSlots>::kBytes + kFolds <= kMaxShared ? 4 : 3;
+  static constexpr std::size_t kRing = std::size_t{kStages} * LargeStage<kB2, kSlots>::kBytes;
+  static constexpr std::size_t kBytes = std::max(kRing + kFolds, kResult);
+  static_assert(kBytes <= kMaxShared);
+};
+
+// A block's way through its inputs, 64 a step: the tile's codes, the eight strips' weights, the scales.
+template <int kB2, int kSlots, bool kInteger>
+class LargeStream {
+ public:
+  using Stage = LargeStage<kB2, kSlots>;
+
+  __device__ LargeStream(const Exl3Call& call, const Exl3Job& job, std::int64_t slot, std::int64_t column) {
+    const int thread = static_cast<int>(threadIdx.x);
+    codes_ = call.codes + call.terms() * slot * (kHalf * 2) + thread * 16;
+    codes_step_ = call.terms() * call.tiles.slots() * (kHalf * 2);
+    const std::int64_t strip_bytes = call.in * kB2;  // 16 columns
+    const auto* strips = reinterpret_cast<const std::byte*>(job.tiles) + column / 16 * strip_bytes;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int piece = thread + i * kLargeThreads;
+      weights_[i] = strips + piece / kStripPieces * strip_bytes + piece % kStripPieces * 16;
+    }
+    scales_ = reinterpret_cast<const std::byte*>(call.scales + slot) + thread * 16;
+    scales_step_ = call.tiles.slots() * static_cast<std::int64_t>(sizeof(float));
+    has_scales_ = kInteger && thread < kSlots / 4 / call.terms();
+  }
+
+  // The next 64 inputs; `odd`: the second half of a 128-block, with which its scales travel.
+  __device__ void Copy(std::byte* stage, bool odd) {
+    std::byte* to = stage + threadIdx.x * 16;
+#pragma unroll
+    for (int i = 0; i < Stage::kCodes / 16 / kLargeThreads; ++i) CopyAsync16(to + i * kLargeThreads * 16, codes_ + i * kLargeThreads * 16);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if ((i + 1) * kLargeThreads <= 8 * kStripPieces || static_cast<int>(threadIdx.x) + i * kLargeThreads < 8 * kStripPieces) {
+        CopyAsync16(to + Stage::kCodes + i * kLargeThreads * 16, weights_[i]);
+      }
+      weights_[i] += Stage::kStrip;
+    }
+    codes_ += codes_step_;
+    if (!odd) return;
+    if (has_scales_) CopyAsync16(to + Stage::kCodes + Stage::kWeights, scales_);
+    scales_ += scales_step_;
+  }
+
+ private:
+  static constexpr int kStripPieces = Stage::kStrip / 16, kPieces = (8 * kStripPieces + kLargeThreads - 1) / kLargeThreads;  // of 16 bytes
+
+  const std::byte *codes_, *weights_[kPieces], *scales_;
+  std::int64_t codes_step_, scales_step_;
+  bool has_scales_;
+};
+
+// The A fragments of a warp's strip for the four k16 steps of a stage.
+template <int kB2, WeightForm kWeight>
+__device__ void DecodeStage(const RunReader<kB2>& reader, const std::byte* weights, std::uint32_t (&a)[4][4]) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(weights + threadIdx.x / 32 * kHalf * kB2);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    std::uint32_t state[8];
+    reader.States(words + step * 4 * kB2, state);
+    a[step][0] = DecodePair<kWeight>(state[0], state[1]);
+    a[step][1] = DecodePair<kWeight>(state[4], state[5]);
+    a[step][2] = DecodePair<kWeight>(state[2], state[3]);
+    a[step][3] = DecodePair<kWeight>(state[6], state[7]);
+  }
+}
+
+// The sums of a thread: outputs g (i < 2) and g + 8 of its warp's strip, code rows 8j + 2q + i%2, in [4j + i].
+// Family I: y += block sums times the rows' scales, and the block sums start anew; int16: code rows are high and low parts of one row.
+template <int kSlots, int kTerms>
+__device__ void AddBlock(const float* scales, const float (&sum)[kSlots / 2], float (&y)[kSlots / 2 / kTerms]) {
+  const int q = threadIdx.x & 3;
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+    if constexpr (kTerms == 2) {
+      const float scale = scales[4 * j + q];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int exact = static_cast<int>(sum[4 * j + 2 * i]) * 256 + static_cast<int>(sum[4 * j + 2 * i + 1]);
+        y[2 * j + i] = contract::Fma(__int2float_rn(exact), scale, y[2 * j + i]);
+      }
+    } else {
+      const float2 scale = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * q);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) y[4 * j + i] = contract::Fma(sum[4 * j + i], i & 1 ? scale.y : scale.x, y[4 * j + i]);
+    }
+  }
+}
+
+// Folds of the segments so far: a = s0 + s1, b = s2 + s3. Values of a thread lie kLargeThreads apart.
+template <int kCount>
+__device__ void FoldSegment(int segment, float* folds, float (&sum)[kCount]) {
+  float* at = folds + segment / 2 * kCount * kLargeThreads + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    at[i * kLargeThreads] = contract::Add(at[i * kLargeThreads], sum[i]);
+    sum[i] = 0.0f;
+  }
+}
+
+// Block (128 outputs, tile, part).
+template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
+__device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const RowTile& tile, int part, std::int64_t slot, std::int64_t column) {
+  constexpr bool kInteger = kWeight == WeightForm::kMul1Integer;
+  constexpr int kSums = kSlots / 2, kResults = kSums / kTerms, kStages = LargeShared<kB2, kSlots>::kStages;
+  using Stage = LargeStage<kB2, kSlots>;
+  extern __shared__ __align__(1024) std::byte large_shared[];
+  std::byte* const ring_end = large_shared + kStages * Stage::kBytes;
+  float* folds = reinterpret_cast<float*>(ring_end);
+#pragma unroll
+  for (int i = 0; i < 2 * kResults; ++i) folds[i * kLargeThreads + threadIdx.x] = 0.0f;
+
+  LargeStream<kB2, kSlots, kInteger> stream(call, job, slot, column);
+  int to_copy = static_cast<int>(call.in / kHalf);  // halves
+  const auto copy = [&](std::byte* stage, bool odd) {
+    if (to_copy > 0) stream.Copy(stage, odd);
+    --to_copy;
+    CopyCommit();
+  };
+  const auto meet = [] {
+    FenceForTensorCores();
+    __syncthreads();
+  };
+  const auto after = [&](std::byte* stage) { return stage + Stage::kBytes == ring_end ? large_shared : stage + Stage::kBytes; };
+#pragma unroll
+  for (int half = 0; half < kStages - 1; ++half) copy(large_shared + half * Stage::kBytes, half % 2 == 1);
+  CopyWait<kStages - 2>();
+  meet();
+
+  const RunReader<kB2> reader;
+  float sum[kSums], y[kInteger ? kResults : 1];
+#pragma unroll
+  for (float& value : sum) value = 0.0f;
+#pragma unroll
+  for (float& value : y) value = 0.0f;
+  std::uint32_t a[2][4][4];
+  DecodeStage<kB2, kWeight>(reader, large_shared + Stage::kCodes, a[0]);
+  std::byte *stage = large_shared, *free_stage = ring_end - Stage::kBytes;
+  // Multiplies one half by `now` and meanwhile decodes the next, which exists even past the end: its bytes are old, its fragments are not used.
+  const auto step = [&](bool odd, std::uint32_t (&now)[4][4], std::uint32_t (&next)[4][4]) {
+    TileProduct<kSlots>::Start(sum, now, stage, /*accumulate=*/!kInteger || odd);
+    // The copies of the next stage are kStages - 3 groups back; the stage before this one is free once every warp is here.
+    CopyWait<kStages - 3>();
+    meet();
+    copy(free_stage, kStages % 2 == 0 ? !odd : odd);
+    DecodeStage<kB2, kWeight>(reader, after(stage) + Stage::kCodes, next);
+    TileProduct<kSlots>::Wait(sum, now);
+    free_stage = stage;
+    stage = after(stage);
+  };
+  int half = 0;
+  for (int s = 0; s < contract::kSegments; ++s) {
+    const int end = static_cast<int>(contract::SegmentOf(call.in, s).end) / kHalf;
+    for (; half < end; half += 2) {
+      step(false, a[0], a[1]);
+      step(true, a[1], a[0]);
+      if constexpr (kInteger) AddBlock<kSlots, kTerms>(reinterpret_cast<const float*>(free_stage + Stage::kCodes + Stage::kWeights), sum, y);
+    }
+    if constexpr (kInteger) FoldSegment(s, folds, y);
+    else FoldSegment(s, folds, sum);
+  }
+
+  // Results [row][column] for the rows' epilogue. The ring is free once every warp is here; own folds are read before they are overwritten.
+#pragma unroll
+  for (int i = 0; i < kResults; ++i) sum[i] = contract::Add(folds[i * kLargeThreads + threadIdx.x], folds[(kResults + i) * kLargeThreads + threadIdx.x]);
+  __syncthreads();
+  auto* result = reinterpret_cast<float*>(large_shared);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
+#pragma unroll
+  for (int i = 0; i < kResults; ++i) {
+    const int row = kTerms == 2 ? i / 2 * 4 + q : i / 4 * 8 + 2 * q + i % 2, strip_column = kTerms == 2 ? g + i % 2 * 8 : g + i % 4 / 2 * 8;
+    result[row * 132 + 16 * warp + strip_column] = sum[i];
+  }
+  __syncthreads();
+  for (int row = warp; row < tile.rows; row += kLargeThreads / 32) {
+    const float4 r = *reinterpret_cast<const float4*>(result + row * 132 + 4 * lane);
+    float v[4] = {r.x, r.y, r.z, r.w};
+    FinishRow<kInteger>(call, job, part, tile.begin + row, column, kInteger ? call.z[slot + row] : 0.0f, v);
+  }
+}
+
+template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
+__global__ void __launch_bounds__(kLargeThreads, kSlots == 64 ? 2 : 1) Exl3LargeKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
+  const std::int64_t index = first_tile + blockIdx.y;
+  const int part = static_cast<int>(blockIdx.z);
+  RowTile tile;
+  Exl3Job job;
+  if (!call.tiles.Find(index, part, &tile, &job)) return;
+  if (job.bits_x2 != kB2 || (kWeight != WeightForm::kMul1Integer && job.codebook != CodebookOf(kWeight))) return;
+  LargeProduct<kB2, kSlots, kWeight, kTerms>(call, job, tile, part, call.tiles.SlotOf(index, part), blockIdx.x * std::int64_t{kExl3Columns});
+}
+
+template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
+void LaunchLarge(const Exl3Call& call, cudaStream_t stream) {
+  constexpr std::size_t kShared = LargeShared<kB2, kSlots>::kBytes;
+  auto* kernel = Exl3LargeKernel<kB2, kSlots, kWeight, kTerms>;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)), "exl3 product: shared memory");
+  constexpr std::int64_t kMaxGridY = 65535;
+  for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
+    const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
+                    static_cast<unsigned>(call.tiles.parts));
+    kernel<<<grid, kLargeThreads, kShared, stream>>>(call, begin);
+  }
+  CheckLaunch("exl3 product of many rows");
+}
+
+template <int kSlots, WeightForm kWeight, int kTerms>
+void LaunchLargeOfRate(const Exl3Call& call, int bits_x2, cudaStream_t stream) {
+  switch (bits_x2) {
+    case 2: return LaunchLarge<2, kSlots, kWeight, kTerms>(call, stream);
+    case 3: return LaunchLarge<3, kSlots, kWeight, kTerms>(call, stream);
+    case 4: return LaunchLarge<4, kSlots, kWeight, kTerms>(call, stream);
+    case 5: return LaunchLarge<5, kSlots, kWeight, kTerms>(call, stream);
+    case 6: return LaunchLarge<6, kSlots, kWeight, kTerms>(call, stream);
+    case 7: return LaunchLarge<7, kSlots, kWeight, kTerms>(call, stream);
+    case 8: return LaunchLarge<8, kSlots, kWeight, kTerms>(call, stream);
+    case 10: return LaunchLarge<10, kSlots, kWeight, kTerms>(call, stream);
+    case 12: return LaunchLarge<12, kSlots, kWeight, kTerms>(call, stream);
+    case 14: return LaunchLarge<14, kSlots, kWeight, kTerms>(call, stream);
+    default: return LaunchLarge<16, kSlots, kWeight, kTerms>(call, stream);
+  }
+}
+
+}  // namespace lockstep::kernels

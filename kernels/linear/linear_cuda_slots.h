@@ -1,0 +1,8 @@
+// Scratch slots of the CUDA linears (CudaStream::Scratch).
+#pragma once
+
+namespace lockstep::kernels {
+
+enum LinearSlot { kLinearJobs = 1, kLinearTiles, kLinearCodes, kLinearScales, kLinearPartial };
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,52 @@
+// D[16 columns of a warp][kSlots rows] += A B over 64 inputs: wgmma where the architecture has it, mma.sync elsewhere. The bits of sm_90a are the
+// same either way. A: a warp's fragments of four k16 steps. B: [kSlots][64] fp16, chunks permuted (wgmma_sm90.cuh). All 4 warps of a
+// warpgroup take part.
+#pragma once
+
+#include "kernels/linear/mma_sm80.cuh"
+#include "kernels/linear/wgmma_sm90.cuh"
+
+namespace lockstep::kernels {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int kSlots>
+struct TileProduct {
+  // Products run on until Wait; the registers of `a` and `sum` and the memory of `b` must stay as they are until then.
+  static __device__ void Start(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4], const std::byte* b, bool accumulate) {
+    WgmmaFence();
+    const std::uint64_t descriptor = SwizzledDescriptor(b);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) WgmmaF16<kSlots>(sum, a[step], descriptor + step * (32 / 16), accumulate || step > 0);
+    WgmmaCommit();
+  }
+  static __device__ void Wait(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4]) { WgmmaWait(sum, a); }
+};
+
+#else
+
+template <int kSlots>
+struct TileProduct {
+  static __device__ void Start(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4], const std::byte* b, bool accumulate) {
+    const int lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
+    if (!accumulate) {
+#pragma unroll
+      for (float& value : sum) value = 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+      const auto* row = reinterpret_cast<const std::uint32_t*>(b + (8 * j + g) * 128);
+      float(&c)[4] = *reinterpret_cast<float(*)[4]>(&sum[4 * j]);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const FragmentA fragment = {{a[step][0], a[step][1], a[step][2], a[step][3]}};
+        MmaF16(c, fragment, row[((2 * step) ^ g) * 4 + q], row[((2 * step + 1) ^ g) * 4 + q]);
+      }
+    }
+  }
+  static __device__ void Wait(float (&)[kSlots / 2], const std::uint32_t (&)[4][4]) {}
+};
+
+#endif
+
+}  // namespace lockstep::kernels
