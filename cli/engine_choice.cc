@@ -22,7 +22,8 @@ Profile ProfileNamed(std::string_view name, const std::string& flag) {
 }
 
 void ChooseArithmetic(const EngineFlags& flags, EngineChoice* choice) {
-  if (!flags.profile.empty()) choice->numerics.profile = ProfileNamed(flags.profile, "--profile");
+  choice->numerics.profile =
+      flags.profile.empty() ? kernels::DefaultProfile(choice->device) : ProfileNamed(flags.profile, "--profile");
   if (flags.arithmetic.empty()) return;
   const std::string_view arithmetic = flags.arithmetic;
   if (arithmetic == "truth") {
@@ -72,7 +73,7 @@ void AddEngineFlags(CLI::App& command, EngineFlags* flags) {
   command.add_flag("--no-exact-tail", flags->no_exact_tail,
                    "Run every layer for every token of a prompt (V4.1); same bits, more work");
   command.add_option("--profile", flags->profile, "Contract profile, same as --arithmetic contract:P");
-  command.add_option("--arithmetic", flags->arithmetic, "truth, or contract:P; default contract:sm90");
+  command.add_option("--arithmetic", flags->arithmetic, "truth, or contract:P; default what the device computes, contract:sm90 on CPUs");
   command.add_option("--fake-quant", flags->fake_quant,
                      "official: the model's activation, KV and index quantizers; none: without them");
   command.add_option("--act-quant", flags->act_quant,

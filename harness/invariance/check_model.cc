@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "fast/engine.h"
 #include "harness/golden/golden.h"
@@ -30,12 +31,12 @@ std::string Difference(const std::shared_ptr<const Checkpoint>& checkpoint, cons
 
 // The runs that the reference recorded of a model, by profile; none without --golden.
 std::map<Profile, golden::GoldenRun> LoadRecorded(const Checkpoint& checkpoint, const std::string& golden,
-                                                  bool gpu) {
+                                                  std::optional<Profile> only) {
   std::map<Profile, golden::GoldenRun> recorded;
   if (golden.empty()) return recorded;
   const std::string model = std::filesystem::path(checkpoint.dir + "/").parent_path().filename();
   for (const Profile profile : {Profile::kSm90, Profile::kFma}) {
-    if (gpu && profile != Profile::kSm90) continue;
+    if (only && profile != *only) continue;
     recorded[profile] = golden::LoadRun(golden, model, std::string(NameOf(profile)));
   }
   return recorded;
@@ -80,11 +81,12 @@ CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, cons
   CheckResult result;
   ReferenceRuns reference(checkpoint, PromptOf(options, checkpoint->config), options.companion_tokens);
   const kernels::DeviceSpec* device = options.device ? &*options.device : nullptr;
-  const bool gpu = device && device->kind != kernels::DeviceSpec::Kind::kCpu;
+  std::optional<Profile> only;  // what a GPU computes
+  if (device && device->kind != kernels::DeviceSpec::Kind::kCpu) only = kernels::DefaultProfile(*device);
   // First, so that a wrong directory is refused before the work.
-  const std::map<Profile, golden::GoldenRun> recorded = LoadRecorded(*checkpoint, options.golden, gpu);
+  const std::map<Profile, golden::GoldenRun> recorded = LoadRecorded(*checkpoint, options.golden, only);
   const std::vector<NumericsOptions> arithmetics =
-      gpu ? OnOneProfile(MatrixArithmetics(options.size), Profile::kSm90) : MatrixArithmetics(options.size);
+      only ? OnOneProfile(MatrixArithmetics(options.size), *only) : MatrixArithmetics(options.size);
   for (const Configuration& configuration : MakeMatrix(options.size, arithmetics, device)) {
     Count(configuration.Name(), Difference(checkpoint, configuration, reference, options.make_backend), &result,
           report);

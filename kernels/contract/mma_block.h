@@ -1,5 +1,6 @@
 // Contract family H, one output at a time and word for word: what a tensor core does with fp16 or bf16 operands
-// and an fp32 accumulator (docs/numerics.md, section 2). mma_emulate.h is the fast version.
+// and an fp32 accumulator (docs/numerics.md, section 2). mma_emulate.h is the fast version; devices whose tensor cores do not take bf16
+// compute so too.
 //
 // One block of KB products, profile fraction F:
 //
@@ -32,7 +33,7 @@ namespace lockstep::contract {
 inline namespace LOCKSTEP_ISA {
 
 // significand * 2^exponent, exact unless it overflows to infinity; |significand| < 2^24, exponent >= -149.
-LOCKSTEP_INLINE float ScaleBySplitPower(std::int32_t significand, int exponent) {
+LOCKSTEP_HD float ScaleBySplitPower(std::int32_t significand, int exponent) {
   const int half = exponent >> 1;
   return Mul(Mul(static_cast<float>(significand), PowerOfTwo(half)), PowerOfTwo(exponent - half));
 }
@@ -45,18 +46,18 @@ struct MmaOperand {
   float value = 0.0f;
 };
 
-LOCKSTEP_INLINE MmaOperand MakeMmaOperand(bool negative, std::int32_t magnitude, std::int32_t exponent) {
+LOCKSTEP_HD MmaOperand MakeMmaOperand(bool negative, std::int32_t magnitude, std::int32_t exponent) {
   const float value = ScaleBySplitPower(magnitude, exponent - 10);
   return {negative ? -magnitude : magnitude, exponent, negative ? Negate(value) : value};
 }
 
 // The operand with these bits. Infinities and NaNs are the caller's error.
-LOCKSTEP_INLINE MmaOperand MmaOperandOfF16(std::uint16_t bits) {
+LOCKSTEP_HD MmaOperand MmaOperandOfF16(std::uint16_t bits) {
   const std::int32_t stored = (bits >> 10) & 0x1f;
   const std::int32_t magnitude = (bits & 0x3ff) | (stored != 0 ? 0x400 : 0);
   return MakeMmaOperand((bits & 0x8000) != 0, magnitude, stored != 0 ? stored - 15 : -14);
 }
-LOCKSTEP_INLINE MmaOperand MmaOperandOfBF16(std::uint16_t bits) {
+LOCKSTEP_HD MmaOperand MmaOperandOfBF16(std::uint16_t bits) {
   const std::int32_t stored = (bits >> 7) & 0xff;
   const std::int32_t magnitude = ((bits & 0x7f) | (stored != 0 ? 0x80 : 0)) << 3;
   return MakeMmaOperand((bits & 0x8000) != 0, magnitude, stored != 0 ? stored - 127 : -126);
@@ -68,7 +69,7 @@ struct MmaRule {
 };
 
 // KB and F of the profiles that follow the rule above: all but kSm70Jit and kFma.
-LOCKSTEP_INLINE MmaRule MmaRuleOf(Profile profile) {
+LOCKSTEP_HD MmaRule MmaRuleOf(Profile profile) {
   switch (profile) {
     case Profile::kSm90K8:
       return {8, 25};
@@ -82,14 +83,23 @@ LOCKSTEP_INLINE MmaRule MmaRuleOf(Profile profile) {
   }
 }
 
+// Index of the highest bit of a number that is not 0.
+LOCKSTEP_HD int TopBit(std::uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  return 63 - __clzll(static_cast<long long>(value));
+#else
+  return 63 - __builtin_clzll(value);
+#endif
+}
+
 // E is never smaller: the adder's grid ends at 2^(kMinExponent-F).
 constexpr int kMmaMinExponent = -133;
 
 // RZ32(sum * 2^exponent), |sum| < 2^62.
-LOCKSTEP_INLINE float TruncateToFloat(std::int64_t sum, int exponent) {
+LOCKSTEP_HD float TruncateToFloat(std::int64_t sum, int exponent) {
   const std::uint64_t magnitude = static_cast<std::uint64_t>(sum < 0 ? -sum : sum);
   if (magnitude == 0) return 0.0f;
-  const int top = 63 - __builtin_clzll(magnitude);
+  const int top = TopBit(magnitude);
   int last = top + exponent - 23;  // exponent of the last bit that a normal result keeps
   if (last < -149) last = -149;
   const int drop = last - exponent;
@@ -100,7 +110,7 @@ LOCKSTEP_INLINE float TruncateToFloat(std::int64_t sum, int exponent) {
 }
 
 // significand * 2^exponent truncated toward zero to a multiple of 2^grid, in units of 2^grid.
-LOCKSTEP_INLINE std::int64_t TruncateToGrid(std::int32_t significand, int exponent, int grid) {
+LOCKSTEP_HD std::int64_t TruncateToGrid(std::int32_t significand, int exponent, int grid) {
   if (significand == 0) return 0;  // its exponent may be out of range
   const int left = exponent - grid;
   const std::int64_t magnitude = significand < 0 ? -significand : significand;
@@ -109,7 +119,7 @@ LOCKSTEP_INLINE std::int64_t TruncateToGrid(std::int32_t significand, int expone
 }
 
 // One block: the accumulator after rule.block products onto c.
-LOCKSTEP_INLINE float MmaBlock(MmaRule rule, float c, const MmaOperand* a, const MmaOperand* b) {
+LOCKSTEP_HD float MmaBlock(MmaRule rule, float c, const MmaOperand* a, const MmaOperand* b) {
   const std::int32_t c_bits = BitsOf(c);
   const std::int32_t c_stored = (c_bits >> 23) & 0xff;
   const std::int32_t c_magnitude = (c_bits & 0x7fffff) | (c_stored != 0 ? 0x800000 : 0);
@@ -133,7 +143,7 @@ LOCKSTEP_INLINE float MmaBlock(MmaRule rule, float c, const MmaOperand* a, const
 }
 
 // The block of sm70jit: four products, exact in fp32, every addition to nearest.
-LOCKSTEP_INLINE float MmaBlockSm70Jit(float c, const MmaOperand* a, const MmaOperand* b) {
+LOCKSTEP_HD float MmaBlockSm70Jit(float c, const MmaOperand* a, const MmaOperand* b) {
   float sum = Mul(a[0].value, b[0].value);
   for (int i = 1; i < 4; ++i) sum = Add(sum, Mul(a[i].value, b[i].value));
   return Add(c, sum);

@@ -57,6 +57,11 @@ class Backend {
 std::unique_ptr<Backend> MakeCpuBackend(const DeviceSpec& spec, Profile profile);
 // Throws InputError when the program was built without CUDA.
 std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec& spec, Profile profile);
+// The profile that the devices compute if nobody asks for one: sm90 on CPUs and on CUDA devices that are not there, else what this build's code
+// computes on the first of them.
+Profile DefaultProfile(const DeviceSpec& spec);
+// Of a CUDA device.
+Profile CudaProfile(int index);
 // Whether MakeCudaBackend can succeed in this build.
 bool BuiltWithCuda();
 std::unique_ptr<Backend> MakeBackend(const DeviceSpec& spec, Profile profile);

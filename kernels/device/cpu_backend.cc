@@ -104,6 +104,10 @@ class CpuBackend : public Backend {
 
 std::unique_ptr<Backend> MakeCpuBackend(const DeviceSpec& spec, Profile profile) { return std::make_unique<CpuBackend>(spec, profile); }
 
+Profile DefaultProfile(const DeviceSpec& spec) {
+  return spec.kind == DeviceSpec::Kind::kCpu ? Profile::kSm90 : CudaProfile(spec.indices.front());
+}
+
 std::unique_ptr<Backend> MakeBackend(const DeviceSpec& spec, Profile profile) {
   return spec.kind == DeviceSpec::Kind::kCpu ? MakeCpuBackend(spec, profile) : MakeCudaBackend(spec, profile);
 }

@@ -6,6 +6,8 @@ namespace lockstep::kernels {
 
 bool BuiltWithCuda() { return false; }
 
+Profile CudaProfile(int) { return Profile::kSm90; }
+
 std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec&, Profile) {
   throw InputError("--device cuda: this program was built without CUDA; build the preset cuda-release, or use --device cpu");
 }

@@ -10,7 +10,9 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/compressor/compressor_cuda.h"
 #include "kernels/device/backend.h"
+#include "kernels/device/cuda_profile.h"
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/profile_kernel.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/expert_ffn/expert_ffn_cuda.h"
 #include "kernels/index_select/index_select_cuda.h"
@@ -42,7 +44,23 @@ const char* Advice(cudaError_t error) {
   }
 }
 
-KernelTable MakeCudaTable() {
+// Compiled like every kernel here, to ask for which architecture that was.
+__global__ void CodeKernel() {}
+
+// Family H is what the tensor cores make of it: the kernels are the same, the bits are the profile's.
+void NameContracts(Profile profile, KernelTable* table) {
+  static constexpr std::string_view kLinear[] = LOCKSTEP_PROFILE_CONTRACTS("linear", "+I+F");
+  static constexpr std::string_view kExpertFfn[] = LOCKSTEP_PROFILE_CONTRACTS("expert_ffn", "+I+F");
+  static constexpr std::string_view kIndexSelect[] = LOCKSTEP_PROFILE_CONTRACTS("index_select", "+I");
+  static constexpr std::string_view kAttention[] = LOCKSTEP_PROFILE_CONTRACTS("attention", "");
+  const int i = static_cast<int>(profile);
+  table->linear.contract = kLinear[i];
+  table->expert_ffn.contract = kExpertFfn[i];
+  table->index_select.contract = kIndexSelect[i];
+  table->attention.contract = kAttention[i];
+}
+
+KernelTable MakeCudaTable(Profile profile) {
   KernelTable table;
   table.embed = CudaEmbed();
   table.rms_norm = CudaRmsNorm();
@@ -64,12 +82,13 @@ KernelTable MakeCudaTable() {
   table.engram_gate = CudaEngramGate();
   table.argmax = CudaArgmax();
   table.random_exl3 = CudaRandomExl3();
+  NameContracts(profile, &table);
   return table;
 }
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(int index, std::size_t limit) : index_(index), table_(MakeCudaTable()), compute_(index), copy_(index) {
+  CudaDevice(int index, std::size_t limit) : index_(index), table_(MakeCudaTable(CudaProfile(index))), compute_(index), copy_(index) {
     CheckCuda(cudaGetDeviceProperties(&properties_, index), "device properties");
     std::size_t free = 0, total = 0;
     CheckCuda(cudaMemGetInfo(&free, &total), "device memory");
@@ -79,7 +98,7 @@ class CudaDevice : public Device {
 
   std::string Description() const override {
     return "cuda:" + std::to_string(index_) + " " + properties_.name + " sm_" + std::to_string(properties_.major) + std::to_string(properties_.minor) +
-           " profile=sm90";
+           " profile=" + std::string(NameOf(CudaProfile(index_)));
   }
   const KernelTable& kernels() const override { return table_; }
   Stream& compute() override { return compute_; }
@@ -213,6 +232,18 @@ std::byte* CudaStream::Upload(int slot, const void* host, std::size_t bytes) {
 
 bool BuiltWithCuda() { return true; }
 
+Profile CudaProfile(int index) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || index >= count) return Profile::kSm90;
+  CheckCuda(cudaSetDevice(index), "device selection");
+  int major = 0, minor = 0;
+  CheckCuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "device properties");
+  CheckCuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index), "device properties");
+  cudaFuncAttributes code;
+  CheckCuda(cudaFuncGetAttributes(&code, CodeKernel), "code for this device");
+  return ProfileOfCode(code.ptxVersion, 10 * major + minor);
+}
+
 std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec& spec, Profile profile) {
   int count = 0;
   CheckCuda(cudaGetDeviceCount(&count), "devices");
@@ -220,9 +251,10 @@ std::unique_ptr<Backend> MakeCudaBackend(const DeviceSpec& spec, Profile profile
     if (index >= count) throw InputError("--device cuda:" + std::to_string(index) + ": this machine has " + std::to_string(count) + " CUDA devices");
     cudaDeviceProp properties;
     CheckCuda(cudaGetDeviceProperties(&properties, index), "device properties");
-    if (properties.major != 9 || profile != Profile::kSm90) {
-      throw InputError("--device cuda:" + std::to_string(index) + ": " + properties.name + " with profile " + std::string(NameOf(profile)) +
-                       " is not supported; this build computes profile sm90 on sm_90 devices");
+    const Profile computed = CudaProfile(index);
+    if (profile != computed) {
+      throw InputError("--profile " + std::string(NameOf(profile)) + ": cuda:" + std::to_string(index) + ", " + properties.name +
+                       ", computes profile " + std::string(NameOf(computed)) + " with this build");
     }
   }
   return std::make_unique<CudaBackend>(spec, profile);
