@@ -1,8 +1,10 @@
-// mma.sync m16n8k32 on bytes, sm_80 and newer: unsigned A, signed B, exact int32 sums. lane = 4*g + q; A rows g, g+8, bytes 4q.. and 16+4q..;
+// A warp's m16n8k32 product of bytes on whatever the code is compiled for: unsigned A, signed B, exact int32 sums. lane = 4*g + q; A rows g, g+8, bytes 4q.. and 16+4q..;
 // B column g; C columns 2q, 2q+1 of rows g, g+8.
 #pragma once
 
 #include <cstdint>
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
 namespace lockstep::kernels {
 
@@ -13,3 +15,7 @@ __device__ inline void MmaU8S8(int (&c)[4], std::uint32_t a0, std::uint32_t a1, 
 }
 
 }  // namespace lockstep::kernels
+
+#else
+#include "kernels/linear/imma_sm75.cuh"
+#endif
