@@ -32,7 +32,10 @@ harness::CheckOptions OptionsOf(const CheckFlags& flags, const ModelConfig& conf
   options.size = flags.matrix == "full" ? harness::MatrixSize::kFull : harness::MatrixSize::kQuick;
   if (flags.tokens < 0) throw InputError("--tokens: expected at least 1");
   options.prompt_tokens = flags.tokens;
-  if (!flags.device.empty()) options.device = kernels::ParseDeviceSpec(flags.device);
+  if (!flags.device.empty()) {
+    options.device = kernels::ParseDeviceSpec(flags.device);
+    kernels::MakeBackend(*options.device, kernels::DefaultProfile(*options.device));  // a device that is not there is no difference
+  }
   if (!flags.ids.empty()) {
     options.prompt = ReadIds(flags.ids);
     if (options.prompt.empty()) throw InputError(flags.ids + ": expected at least one token id");

@@ -326,6 +326,13 @@ TEST_F(Cli, ModelsWithoutFilesRun) {
   ExpectRefusal({"generate", "--model", "synth:tiny-v9", "--ids", ids}, {"--model", "tiny-v9", "tiny-v41"});
 }
 
+TEST_F(Cli, DevicesThatAreNotThereAreRefused) {
+  const std::string ids = dir_.Put("ids.json", "[0]");
+  ExpectRefusal({"generate", "--model", "synth:tiny-v4", "--ids", ids, "--device", "cuda:63"}, {"CUDA"});
+  ExpectRefusal({"check", "--model", "synth:tiny-v4", "--device", "cuda:63"}, {"CUDA"});
+  ExpectRefusal({"bench", "--model", "synth:tiny-v4", "--device", "cuda:63", "decode", "--context", "9"}, {"CUDA"});
+}
+
 TEST_F(Cli, BenchPrintsFiguresBesideTheirLimits) {
   const std::string model = "synth:tiny-v41,layers=4";
   const Result plain = Lockstep({"bench", "--model", model, "--profile-steps", "prefill", "--tokens", "20,30"});
