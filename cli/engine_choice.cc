@@ -45,6 +45,13 @@ void ChooseArithmetic(const EngineFlags& flags, EngineChoice* choice) {
 // Truth and the quirk of the published code exist in the reference only.
 bool NeedsReference(const EngineFlags& flags) { return flags.arithmetic == "truth" || flags.stale_index_keys; }
 
+fast::Graphs GraphsNamed(const std::string& name) {
+  if (name == "auto") return fast::Graphs::kAuto;
+  if (name == "on") return fast::Graphs::kOn;
+  if (name == "off") return fast::Graphs::kOff;
+  throw InputError("--graphs: unknown value '" + name + "', expected auto, on or off");
+}
+
 void ChooseBackend(const EngineFlags& flags, EngineChoice* choice) {
   if (!flags.engine.empty() && flags.engine != "fast" && flags.engine != "reference") {
     throw InputError("--engine: unknown engine '" + flags.engine + "', expected fast or reference");
@@ -60,6 +67,7 @@ void ChooseBackend(const EngineFlags& flags, EngineChoice* choice) {
   choice->device = kernels::ParseDeviceSpec(flags.device);
   choice->chunk_rows = flags.chunk;
   choice->exact_tail = !flags.no_exact_tail;
+  choice->graphs = GraphsNamed(flags.graphs);
 }
 
 }  // namespace
@@ -72,6 +80,8 @@ void AddEngineFlags(CLI::App& command, EngineFlags* flags) {
   command.add_option("--chunk", flags->chunk, "Tokens of a prompt processed together");
   command.add_flag("--no-exact-tail", flags->no_exact_tail,
                    "Run every layer for every token of a prompt (V4.1); same bits, more work");
+  command.add_option("--graphs", flags->graphs,
+                     "Launch decode steps as captured graphs: auto (on CUDA), on or off; same bits");
   command.add_option("--profile", flags->profile, "Contract profile, same as --arithmetic contract:P");
   command.add_option("--arithmetic", flags->arithmetic, "truth, or contract:P; default what the device computes, contract:sm90 on CPUs");
   command.add_option("--fake-quant", flags->fake_quant,
@@ -107,6 +117,7 @@ fast::EngineOptions FastOptions(const EngineChoice& choice) {
   options.numerics = choice.numerics;
   options.device = choice.device;
   options.exact_tail = choice.exact_tail;
+  options.graphs = choice.graphs;
   if (choice.chunk_rows > 0) options.chunk_rows = choice.chunk_rows;
   return options;
 }

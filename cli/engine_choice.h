@@ -22,6 +22,7 @@ struct EngineFlags {
   std::string device = "cpu";
   std::int64_t chunk = 0;  // prompt tokens that pass a layer together; 0: the engine's default
   bool no_exact_tail = false;
+  std::string graphs = "auto";
   std::string profile;
   std::string arithmetic;
   std::string fake_quant = "official";
@@ -40,6 +41,7 @@ struct EngineChoice {
   kernels::DeviceSpec device;   // fast
   std::int64_t chunk_rows = 0;  // fast; 0: its default
   bool exact_tail = true;       // fast
+  fast::Graphs graphs = fast::Graphs::kAuto;  // fast
 
   // "truth" or "contract:sm90".
   std::string Arithmetic() const;

@@ -46,6 +46,8 @@ class FastEngine : public Engine {
   // Runs one step over segments of distinct sessions that fit. See Forward::Run.
   bool RunStep(std::span<Segment> segments, const std::function<bool()>& cancelled);
 
+  // Between steps.
+  void SetGraphs(Graphs graphs) { options_.graphs = graphs; }
   ExpertStore& experts() { return *experts_; }
   int device_of(int layer) const { return device_of_[static_cast<std::size_t>(layer)]; }
   // Per device, as it was when the engine had started.

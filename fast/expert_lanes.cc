@@ -19,7 +19,7 @@ void RunJobs(kernels::Stream& stream, const kernels::KernelTable& kernels, Exper
 }  // namespace
 
 void ExpertLanes::Run(Device& device, const ExpertBatch& batch) {
-  store_.Plan(batch.layer, batch.count_X, &uses_);
+  store_.Plan(batch.layer, batch.count_X(), &uses_);
   ExpertStats& stats = store_.stats();
   for (const ExpertUse& use : uses_) {
     (use.lane == Lane::kResident ? stats.picks_resident : use.lane == Lane::kStreamed ? stats.picks_streamed : stats.picks_cpu) += use.rows;
@@ -31,7 +31,7 @@ void ExpertLanes::Run(Device& device, const ExpertBatch& batch) {
 }
 
 ExpertJob ExpertLanes::JobFor(const ExpertBatch& batch, const ExpertUse& use, const std::byte* blob) const {
-  return {&store_.spec(batch.layer, use.expert), blob, batch.begin_X[static_cast<std::size_t>(use.expert)], use.rows};
+  return {&store_.spec(batch.layer, use.expert), blob, batch.pairs.groups.begin_X[use.expert], use.rows};
 }
 
 void ExpertLanes::RunResident(Device& device, const ExpertBatch& batch) {
@@ -89,8 +89,8 @@ void ExpertLanes::GatherForCpu(Device& device, const ExpertBatch& batch) {
     ExpertJob job = JobFor(batch, use, store_.blob(batch.layer, use.expert));
     const std::int64_t begin = std::exchange(job.begin, static_cast<std::int64_t>(next));
     for (std::int64_t p = begin; p < begin + use.rows; ++p, ++next) {
-      const std::int64_t token = batch.pair_token[static_cast<std::size_t>(p)];
-      cpu_weight_[next] = batch.pair_weight[static_cast<std::size_t>(p)];
+      const std::int64_t token = batch.pairs.token[p];
+      cpu_weight_[next] = batch.pairs.weight[p];
       device.CopyOut(device.compute(), reinterpret_cast<std::byte*>(cpu_x_.data() + next * hidden),
                      reinterpret_cast<const std::byte*>(batch.args.x + token * batch.args.hidden), hidden * sizeof(std::uint16_t));
     }
@@ -104,7 +104,7 @@ void ExpertLanes::ScatterFromCpu(Device& device, const ExpertBatch& batch) {
   std::size_t next = 0;
   for (const ExpertUse& use : uses_) {
     if (use.lane != Lane::kCpu) continue;
-    const auto begin = static_cast<std::size_t>(batch.begin_X[static_cast<std::size_t>(use.expert)]), rows = static_cast<std::size_t>(use.rows);
+    const auto begin = static_cast<std::size_t>(batch.pairs.groups.begin_X[use.expert]), rows = static_cast<std::size_t>(use.rows);
     device.CopyIn(device.compute(), reinterpret_cast<std::byte*>(batch.args.y + begin * hidden),
                   reinterpret_cast<const std::byte*>(cpu_y_.data() + next * hidden), rows * hidden * sizeof(std::uint16_t));
     next += rows;
@@ -114,9 +114,8 @@ void ExpertLanes::ScatterFromCpu(Device& device, const ExpertBatch& batch) {
 // Zero-hit skipping: what nobody picked stays where it is. Without it every expert that is not resident crosses the link, as in engines
 // without a plan.
 void ExpertLanes::AccountForUnused(Device& device, const ExpertBatch& batch) {
-  for (std::size_t e = 0; e < batch.count_X.size(); ++e) {
-    const int expert = static_cast<int>(e);
-    if (batch.count_X[e] > 0 || store_.resident(batch.layer, expert)) continue;
+  for (int expert = 0; expert < batch.experts; ++expert) {
+    if (batch.pairs.groups.count_X[expert] > 0 || store_.resident(batch.layer, expert)) continue;
     if (options_.zero_hit_skipping) {
       store_.stats().bytes_skipped += store_.spec(batch.layer, expert).bytes;
     } else {

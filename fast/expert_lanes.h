@@ -3,28 +3,31 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "fast/expert_store.h"
 #include "fast/options.h"
+#include "fast/pair_arrays.h"
 #include "kernels/device/backend.h"
 
 namespace lockstep::fast {
 
-// A layer's (token, expert) pairs, ordered by expert: expert e has pairs begin_X[e] .. begin_X[e] + count_X[e] - 1.
+// A layer's (token, expert) pairs, as the host sees them.
 struct ExpertBatch {
   int layer = 0;
-  std::vector<std::int64_t> count_X, begin_X;
-  kernels::ExpertFfnArgs args;           // everything but the jobs; device memory
-  std::vector<std::int32_t> pair_token;  // host copies, for the CPU lane
-  std::vector<float> pair_weight;
+  int experts = 0;
+  kernels::ExpertFfnArgs args;  // everything but the jobs; device memory
+  PairArrays pairs;             // host
+
+  std::span<const std::int32_t> count_X() const { return {pairs.groups.count_X, static_cast<std::size_t>(experts)}; }
 };
 
 class ExpertLanes {
  public:
   ExpertLanes(kernels::Backend& backend, ExpertStore& store, const EngineOptions& options) : backend_(backend), store_(store), options_(options) {}
 
-  // Computes every pair of the batch into batch.args.y. Experts without a pair are not touched (zero_hit_skipping) or copied unused.
+  // Computes every pair of the batch into batch.args.y, at the latest when the compute stream is done. Experts without a pair are not touched (zero_hit_skipping) or copied unused.
   void Run(kernels::Device& device, const ExpertBatch& batch);
 
  private:

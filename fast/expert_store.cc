@@ -41,6 +41,7 @@ ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint
       layer.push_back(expert);
     }
     experts_.push_back(std::move(layer));
+    MakeTable(static_cast<int>(l));
   }
   for (int d = 0; d < backend.device_count(); ++d) {
     slots_.emplace_back();
@@ -82,6 +83,43 @@ ExpertStore::~ExpertStore() {
   }
 }
 
+// Few layers have experts of more than a handful of forms.
+void ExpertStore::MakeTable(int layer) {
+  const std::vector<Expert>& experts = experts_[static_cast<std::size_t>(layer)];
+  auto table = std::make_unique<LayerTable>();
+  std::vector<std::int32_t> form_X;
+  for (const Expert& expert : experts) {
+    const auto found = std::find(table->host_forms.begin(), table->host_forms.end(), expert.spec);
+    form_X.push_back(static_cast<std::int32_t>(found - table->host_forms.begin()));
+    if (found == table->host_forms.end()) table->host_forms.push_back(expert.spec);
+  }
+  kernels::Device& on = device(layer);
+  const auto fill = [&on](auto& array, const auto& values) {
+    array = {on, values.size(), "expert table"};
+    on.CopyIn(on.compute(), array.bytes(), reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(values[0]));
+  };
+  fill(table->form_X, form_X);
+  fill(table->forms, table->host_forms);
+  fill(table->blob_X, std::vector<const std::byte*>(experts.size(), nullptr));
+  on.Synchronize(on.compute());
+  table->table = {static_cast<int>(experts.size()), static_cast<int>(table->host_forms.size()), table->blob_X.data(), table->form_X.data(),
+                  table->forms.data(), table->host_forms.data()};
+  tables_.push_back(std::move(table));
+}
+
+void ExpertStore::SetBlob(int layer, int expert) {
+  kernels::Device& on = device(layer);
+  const std::byte* const& blob = at(layer, expert).device_blob;
+  on.CopyIn(on.compute(), reinterpret_cast<std::byte*>(tables_[static_cast<std::size_t>(layer)]->blob_X.data() + expert),
+            reinterpret_cast<const std::byte*>(&blob), sizeof(blob));
+  on.Synchronize(on.compute());
+}
+
+const kernels::ExpertTable* ExpertStore::table(int layer) const {
+  const LayerTable& table = *tables_[static_cast<std::size_t>(layer)];
+  return table.resident == table.table.experts ? &table.table : nullptr;
+}
+
 bool ExpertStore::WantResident(int layer, int expert, std::size_t room) const {
   if (static_cast<std::size_t>(at(layer, expert).spec.bytes) > room) return false;
   switch (options_.residency) {
@@ -96,7 +134,7 @@ bool ExpertStore::WantResident(int layer, int expert, std::size_t room) const {
   return false;
 }
 
-void ExpertStore::Plan(int layer, std::span<const std::int64_t> rows_X, std::vector<ExpertUse>* uses) const {
+void ExpertStore::Plan(int layer, std::span<const std::int32_t> rows_X, std::vector<ExpertUse>* uses) const {
   // A streamed expert costs one copy whatever its rows, the CPU lane costs per row: few rows go to the CPU. The crossover is refined
   // by measured rates where there is a real link; on CPU devices the two lanes run at the same speed.
   constexpr std::int64_t kCpuLaneRows = 4;
@@ -136,27 +174,34 @@ void ExpertStore::Release(int layer, int slot) {
 void ExpertStore::SetResident(int layer, int expert, bool resident) {
   Expert& e = at(layer, expert);
   if (resident == (e.device_blob != nullptr)) return;
-  kernels::Device& on = device(layer);
+  resident ? MoveToDevice(device(layer), e) : MoveToHost(device(layer), e);
+  SetBlob(layer, expert);
+  tables_[static_cast<std::size_t>(layer)]->resident += resident ? 1 : -1;
+  ++generation_;
+}
+
+void ExpertStore::MoveToDevice(kernels::Device& on, Expert& e) {
   const auto bytes = static_cast<std::size_t>(e.spec.bytes);
-  if (resident) {
-    e.device_blob = on.Allocate(bytes, "resident expert");
-    if (e.random) {
-      MakeRandom(on.kernels(), on.compute(), *std::exchange(e.random, nullptr), e.spec, e.device_blob);
-      return on.Synchronize(on.compute());
-    }
-    on.CopyIn(on.copy(), e.device_blob, e.host_blob, bytes);
-    on.Synchronize(on.copy());
-    backend_.FreeHost(std::exchange(e.host_blob, nullptr));
-  } else {
-    e.host_blob = backend_.AllocateHost(bytes, "expert weights");
-    on.CopyOut(on.copy(), e.host_blob, e.device_blob, bytes);
-    on.Synchronize(on.copy());
-    if (options_.poison) {
-      FillWithNaN(on, e.device_blob, bytes);
-      on.Synchronize(on.compute());
-    }
-    on.Free(std::exchange(e.device_blob, nullptr));
+  e.device_blob = on.Allocate(bytes, "resident expert");
+  if (e.random) {
+    MakeRandom(on.kernels(), on.compute(), *std::exchange(e.random, nullptr), e.spec, e.device_blob);
+    return on.Synchronize(on.compute());
   }
+  on.CopyIn(on.copy(), e.device_blob, e.host_blob, bytes);
+  on.Synchronize(on.copy());
+  backend_.FreeHost(std::exchange(e.host_blob, nullptr));
+}
+
+void ExpertStore::MoveToHost(kernels::Device& on, Expert& e) {
+  const auto bytes = static_cast<std::size_t>(e.spec.bytes);
+  e.host_blob = backend_.AllocateHost(bytes, "expert weights");
+  on.CopyOut(on.copy(), e.host_blob, e.device_blob, bytes);
+  on.Synchronize(on.copy());
+  if (options_.poison) {
+    FillWithNaN(on, e.device_blob, bytes);
+    on.Synchronize(on.compute());
+  }
+  on.Free(std::exchange(e.device_blob, nullptr));
 }
 
 void ExpertStore::Fill(int layer, int expert, std::byte value) {

@@ -37,10 +37,14 @@ class ExpertStore {
   void Place(std::span<const std::size_t> reserve_D);
 
   // Chooses a lane for each expert with rows > 0; the others do not appear in `uses`. rows_X[expert] counts pairs.
-  void Plan(int layer, std::span<const std::int64_t> rows_X, std::vector<ExpertUse>* uses) const;
+  void Plan(int layer, std::span<const std::int32_t> rows_X, std::vector<ExpertUse>* uses) const;
 
   const kernels::ExpertSpec& spec(int layer, int expert) const { return at(layer, expert).spec; }
   bool resident(int layer, int expert) const { return at(layer, expert).device_blob != nullptr; }
+  // The layer's experts for jobs that the device makes; null unless all of them are resident. Its address stays the same.
+  const kernels::ExpertTable* table(int layer) const;
+  // Changes whenever an expert moves.
+  std::int64_t generation() const { return generation_; }
   // Weights in device memory (resident) or host memory (not resident).
   const std::byte* blob(int layer, int expert) const;
 
@@ -65,6 +69,19 @@ class ExpertStore {
     std::byte* host_blob = nullptr;
     std::byte* device_blob = nullptr;
   };
+  // What the device knows of a layer's experts.
+  struct LayerTable {
+    kernels::DeviceArray<const std::byte*> blob_X;
+    kernels::DeviceArray<std::int32_t> form_X;
+    kernels::DeviceArray<kernels::ExpertSpec> forms;
+    std::vector<kernels::ExpertSpec> host_forms;
+    kernels::ExpertTable table;
+    int resident = 0;  // experts
+  };
+  void MoveToDevice(kernels::Device& on, Expert& e);
+  void MoveToHost(kernels::Device& on, Expert& e);
+  void MakeTable(int layer);
+  void SetBlob(int layer, int expert);
   const Expert& at(int layer, int expert) const { return experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)]; }
   Expert& at(int layer, int expert) { return experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)]; }
   kernels::Device& device(int layer) { return backend_.device(device_of_[static_cast<std::size_t>(layer)]); }
@@ -75,8 +92,10 @@ class ExpertStore {
   std::vector<int> device_of_;
   EngineOptions options_;
   std::vector<std::vector<Expert>> experts_;                // [layer][expert]
+  std::vector<std::unique_ptr<LayerTable>> tables_;         // [layer]
   std::vector<std::vector<std::byte*>> slots_;              // [device][slot]
   std::vector<std::size_t> slot_bytes_;                     // [device]
+  std::int64_t generation_ = 0;
   ExpertStats stats_;
 };
 

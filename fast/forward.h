@@ -1,14 +1,15 @@
 // The layer walk of the fast engine: the same steps in the same order as reference/model.cc, on device memory through the kernel table.
+// forward.cc has the step, a layer's frame and the head; forward_attention.cc, forward_experts.cc and forward_trace.cc the rest.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "fast/device_weights.h"
-#include "fast/engram_table.h"
 #include "fast/expert_lanes.h"
 #include "fast/expert_store.h"
 #include "fast/kv_state.h"
@@ -16,6 +17,8 @@
 #include "fast/rope_tables.h"
 #include "fast/stats.h"
 #include "fast/step.h"
+#include "fast/step_graphs.h"
+#include "fast/step_record.h"
 #include "fast/workspace.h"
 
 namespace lockstep::fast {
@@ -46,60 +49,90 @@ class Forward {
   std::int64_t max_rows() const { return max_rows_; }
 
  private:
-  using Ranges = std::vector<RowRange>;
+  // A row of logits: whose it is.
+  struct LogitRow {
+    Segment* segment;
+    std::int64_t position;
+    std::int64_t row() const { return segment->RowOf(position); }
+  };
 
   // The step.
+  bool RunOnce(std::span<Segment> segments, const std::function<bool()>& cancelled);
   bool RunLayers(std::span<Segment> segments, const std::function<bool()>& cancelled);
   void Begin(std::span<Segment> segments);
+  void ListLogitRows(std::span<Segment> segments);
+  bool HasFixedShape(std::span<const Segment> segments, std::int64_t rows) const;
+  void Embed();
+  void FrontOfDecoder(std::span<Segment> segments);
   void MoveToDeviceOf(int layer, const Ranges& rows);
-  void PoisonWorkspace(int device, std::int64_t rows);
-  template <typename FirstPosition>
-  static void RowsFrom(std::span<Segment> segments, FirstPosition begin, Ranges* ranges);
-  static std::int64_t FirstPositionIn(const Ranges& ranges, const Segment& segment);
+  void PoisonWorkspace(int device, std::int64_t row_count);
 
   // A layer: kv rows enter, out rows leave.
-  void RunLayer(int layer, std::span<Segment> segments, const Ranges& kv_rows, const Ranges& out_rows, bool compress);
-  void EngramReadOut(int layer, std::span<Segment> segments, const Ranges& rows);
+  void RunLayer(int layer, std::span<Segment> segments, bool compress);
+  void EngramReadOut(int layer, const Ranges& rows);
   void EnterSite(const DeviceHc& site, const float* norm, const Ranges& rows);
   void LeaveSite(const Ranges& rows);
-  void AppendWindow(int layer, std::span<Segment> segments, const Ranges& rows);
-  void AppendCompressed(int layer, Segment& segment);
-  void PoolGroups(int layer, const DeviceCompressor& compressor, std::int64_t width, DoubleRing* history, Segment& segment);
-  void AppendIndexKeys(int layer, Segment& segment, std::int64_t first_entry, std::int64_t entries);
-  void DescribeRows(int layer, std::span<Segment> segments);
+
+  // Attention.
+  void AppendWindow(int layer);
+  void AppendCompressed(int layer, std::span<Segment> segments);
+  void PoolGroups(const DeviceCompressor& compressor, std::int64_t width, int ratio, std::int64_t entries, std::int64_t history_slots,
+                  const StepArray<kernels::PoolEntry>& pool, const StepArray<float*>& history_to, std::uint16_t* latent);
+  void AppendIndexKeys(int layer);
   void AttendTile(int layer, RowRange tile);
   void SelectEntries(int layer, RowRange tile);
-  void StoreWindows(int layer, std::span<Segment> segments);
+
+  // Experts.
   void FeedForward(int layer, const Ranges& rows);
-  void RunExperts(int layer, const Ranges& rows);
+  void Route(int layer, const Ranges& rows);
   void GroupPairs(int layer, const Ranges& rows);
+  void RunExperts(int layer, const Ranges& rows);
+  void RunPlannedExperts(int layer, const Ranges& rows);
+  void CombineExperts(int layer, const Ranges& rows);
+  kernels::ExpertFfnArgs ExpertArgs(int layer, const Ranges& rows);
+  PairArrays DevicePairs(const Ranges& rows);
 
   // V4.1's exact tail.
   void StoreStash(Segment& segment);
   void RestoreStash(Segment& segment);
   void CopyStash(Segment& segment, std::int64_t begin, std::int64_t end, bool store);
 
+  // The head.
   void Head(std::span<Segment> segments);
-  void CheckFlags();
+  void HeadRows(RowRange rows, float* logits);
+  void DeliverLogits(std::size_t begin, std::size_t end);
 
   // Calls with the pieces that every kernel call here needs.
   void Linear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
               std::int64_t y_stride, float* y_fp32 = nullptr);
   void Norm(const std::uint16_t* x, std::int64_t rows, std::int64_t n, const float* weight, std::uint16_t* y);
   void Rope(int layer, std::uint16_t* x, std::int64_t rows, int heads, int width, const std::int64_t* positions, bool inverse);
+  template <typename Work>
+  void Enqueue(const Work& work) {
+    graphs_.Enqueue(device(), work);
+  }
+  // Enqueues a copy to host memory.
   template <typename T>
-  void Upload(kernels::DeviceArray<T>& array, std::int64_t begin, const std::vector<T>& values);
+  void CopyOut(const T* data, std::int64_t count, T* host) {
+    device().CopyOut(stream(), reinterpret_cast<std::byte*>(host), reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(count) * sizeof(T));
+  }
+  // The same, and waits.
   template <typename T>
-  void Download(const T* data, std::int64_t count, std::vector<T>* values);
+  void Download(const T* data, std::int64_t count, std::vector<T>* values) {
+    values->resize(static_cast<std::size_t>(count));
+    CopyOut(data, count, values->data());
+    device().Synchronize(stream());
+  }
 
-  // Dumps.
+  // Dumps. Steps that are dumped are not captured.
   void TraceRows(std::string_view step, int layer, const std::uint16_t* rows, std::int64_t width, const Ranges& ranges);
   // `first`: values of the range's first row.
   void TraceRange(std::string_view step, int layer, const std::uint16_t* first, std::int64_t width, RowRange range);
   void TraceBits(std::string_view step, int layer, std::int64_t position, std::span<const std::uint16_t> bits);
+  void TraceWindow(int layer, RowRange range, const std::byte* packed);
+  void TraceEntries(std::string_view step, int layer, std::span<Segment> segments, const kernels::RowFormat& format);
   void TraceRouting(int layer, const Ranges& rows);
-  void TraceUnpacked(std::string_view step, int layer, const std::uint16_t* rows, std::int64_t width, const std::vector<std::int64_t>& positions);
-  void KeepScores(RowRange tile, kernels::IndexSelectArgs* args, kernels::DeviceArray<float>* scores);
+  void KeepScores(int layer, RowRange tile, kernels::IndexSelectArgs* args, kernels::DeviceArray<float>* scores);
   void TraceSelection(int layer, RowRange tile, const kernels::IndexSelectArgs& args);
   void TraceCoefficients(std::string_view step, int layer, const Ranges& ranges);
   void TracePacked(std::string_view step, int layer, const kernels::UnpackRowsArgs& rows, const std::vector<std::int64_t>& positions);
@@ -109,33 +142,32 @@ class Forward {
   TailRule rule_;
   std::int64_t max_rows_, logit_rows_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // [device]
+  std::vector<std::byte*> window_rows_D_;
   std::vector<std::unique_ptr<RopeTables>> rope_;
-  EngramTable engram_;
+  StepRecord record_;
+  StepGraphs graphs_;
   ExpertLanes lanes_;
 
-  // Host side of the device arrays; kept, so that steady state allocates nothing.
-  struct HostBuffers {
-    std::vector<std::int32_t> ids, overflow, recent_ids, counts, experts_TK, pair_of_TK;
-    std::vector<std::int64_t> entry_positions, next_X;
-    std::vector<float> first_stream, pre_rows, weights_TK, logits;
-    std::vector<std::uint16_t> stream_rows, table_rows;
-    std::vector<kernels::AttentionRow> attention_rows;
-    std::vector<kernels::IndexRow> index_rows;
-  };
-  HostBuffers host_;
-  ExpertBatch batch_;
+  // Kept, so that steady state allocates nothing.
+  std::vector<float> pre_rows_;
+  std::vector<std::uint16_t> stream_rows_;
+  std::vector<LogitRow> logit_row_list_;
+  kernels::HostArray<float> host_logits_;
+  kernels::HostArray<std::byte> host_pairs_;
+  StepShape shape_;
 
   // Of the running step.
   int device_index_ = 0;
   int layer_ = 0;
-  std::vector<std::int64_t> positions_;  // [rows]
-  Ranges new_rows_, kv_rows_, out_rows_;
-  std::vector<std::int64_t> kv_begin_;  // [segment], first position of the running layer's window rows
+  std::int64_t position_bound_ = 0;  // no row sees more positions
 
+  std::int64_t rows() const { return static_cast<std::int64_t>(record_.positions().size()); }
   kernels::Device& device() { return r_.backend.device(device_index_); }
   kernels::Stream& stream() { return device().compute(); }
   const kernels::KernelTable& kernels() { return device().kernels(); }
   Workspace& ws() { return *workspaces_[static_cast<std::size_t>(device_index_)]; }
+  const DeviceRecord& here() const { return record_.device(device_index_); }
+  const DeviceLayer& weights(int layer) const { return r_.model.layers[static_cast<std::size_t>(layer)]; }
 };
 
 }  // namespace lockstep::fast

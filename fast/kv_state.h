@@ -59,6 +59,10 @@ class PagedStore {
   // Takes pages for `rows` rows and copies those.
   void CopyFrom(const PagedStore& other, std::int64_t rows);
   std::size_t bytes() const { return pages_.size() * pool_->page_bytes() + table_.size() * sizeof(std::byte*); }
+  // Address of a row whose page is taken.
+  std::byte* Row(std::int64_t i) const {
+    return pages_[static_cast<std::size_t>(i >> page_shift_)] + (i & ((std::int64_t{1} << page_shift_) - 1)) * row_bytes_;
+  }
   kernels::PagedRows View() const { return {table_.data(), page_shift_, static_cast<std::int32_t>(row_bytes_)}; }
 
  private:

@@ -25,6 +25,13 @@ enum class CpuLane {
   kAll,   // every expert that is not resident; for tests
 };
 
+// Whether steps of decode are captured and launched as graphs.
+enum class Graphs {
+  kAuto,  // on devices that launch work to run later: CUDA
+  kOff,
+  kOn,
+};
+
 struct EngineOptions {
   kernels::DeviceSpec device;
   NumericsOptions numerics;
@@ -40,8 +47,13 @@ struct EngineOptions {
   std::uint64_t residency_seed = 1;
   CpuLane cpu_lane = CpuLane::kAuto;
   int staging_slots = 3;                  // experts in flight to a device
+  Graphs graphs = Graphs::kAuto;
   bool poison = false;                    // fills state memory that must not be read with NaN bytes; for tests
   StepTrace* trace = nullptr;             // not owned
+
+  bool UsesGraphs() const {
+    return graphs == Graphs::kOn || (graphs == Graphs::kAuto && device.kind == kernels::DeviceSpec::Kind::kCuda);
+  }
 };
 
 }  // namespace lockstep::fast

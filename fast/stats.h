@@ -17,6 +17,7 @@ struct EngineStats {
   ExpertStats experts;
   std::int64_t token_layers = 0;  // (token, layer) pairs whose feed-forward half ran
   std::int64_t steps = 0;
+  std::int64_t graph_steps = 0;   // of them, those that only launched what an earlier step had captured
 };
 
 }  // namespace lockstep::fast

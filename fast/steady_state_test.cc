@@ -26,10 +26,11 @@ namespace lockstep::fast {
 namespace {
 
 // `steps` decode steps of one sequence, its logits buffer reused as the scheduler does.
-long AllocationsOfDecode(const std::string& model, Residency residency) {
+long AllocationsOfDecode(const std::string& model, Residency residency, Graphs graphs) {
   EngineOptions options;
   options.device = kernels::ParseDeviceSpec("cpu,threads=2");
   options.residency = residency;
+  options.graphs = graphs;
   options.max_context = 1024;
   FastEngine engine(std::make_shared<Checkpoint>(OpenCheckpoint(model)), options);
   const std::unique_ptr<KvState> state = engine.kv().Make();
@@ -56,7 +57,10 @@ TEST(SteadyState, DecodeAllocatesNothing) {
   const std::string models = LOCKSTEP_SOURCE_DIR "/golden/models/";
   for (const char* model : {"tiny-v41-mul1", "tiny-v4-mixed"}) {
     for (Residency residency : {Residency::kAll, Residency::kRandom}) {
-      EXPECT_EQ(AllocationsOfDecode(models + model, residency), 0) << model << ", residency " << static_cast<int>(residency);
+      for (Graphs graphs : {Graphs::kOff, Graphs::kOn}) {
+        EXPECT_EQ(AllocationsOfDecode(models + model, residency, graphs), 0)
+            << model << ", residency " << static_cast<int>(residency) << ", graphs " << static_cast<int>(graphs);
+      }
     }
   }
 }

@@ -27,12 +27,17 @@ struct Segment {
   std::int64_t end() const { return state->position + static_cast<std::int64_t>(ids.size()); }
   std::int64_t rows() const { return end() - first_position; }
   std::int64_t RowOf(std::int64_t position) const { return first_row + position - first_position; }
+  // Token at a position up to end().
+  std::int32_t IdAt(std::int64_t position) const {
+    return position < begin() ? state->ids[static_cast<std::size_t>(position)] : ids[static_cast<std::size_t>(position - begin())];
+  }
 };
 
 // Rows [begin, end) of the step.
 struct RowRange {
   std::int64_t begin = 0, end = 0;
   std::int64_t rows() const { return end - begin; }
+  bool operator==(const RowRange&) const = default;
 };
 
 // Which rows of a layer do what. Kv rows enter the layer; out rows leave it. Without the exact tail both are all rows.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "fast/pair_arrays.h"
 #include "fast/poison.h"
 
 namespace lockstep::fast {
@@ -18,8 +19,6 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
     }
   };
   least_rows_ = std::min({rows, tile, sizes.logit_rows});
-  make(ids, rows, "token ids");
-  make(positions, rows, "positions");
   make(stream_TSE, rows * streams * hidden, "residual streams");
   make(pre_TS, rows * streams, "hyper-connections");
   make(next_pre_TS, rows * streams, "hyper-connections");
@@ -29,7 +28,6 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
   make(f_TE, rows * hidden, "activations");
   make(kv_TD, rows * c.head_dim, "window KV");
   make(window_rows, rows * sizes.window_row_bytes, "window KV");
-  make(attention_rows, rows, "attention rows");
   make(experts_TK, rows * c.num_experts_per_tok, "router");
   make(pair_of_TK, rows * c.num_experts_per_tok, "router");
   make(weights_TK, rows * c.num_experts_per_tok, "router");
@@ -37,24 +35,19 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
   make(query, tile * head_width, "queries");
   make(heads, tile * head_width, "attention output");
   make(groups, tile * c.o_groups * c.o_lora_rank, "attention output");
-  make(pair_token, rows * c.num_experts_per_tok, "expert rows");
-  make(pair_weight, rows * c.num_experts_per_tok, "expert rows");
+  make(pairs, static_cast<std::int64_t>(PairArrays::Bytes(c.n_routed_experts, rows * c.num_experts_per_tok)), "expert pairs");
   make(pair_out, rows * c.num_experts_per_tok * hidden, "expert rows");
   make(shared_out, rows * hidden, "expert rows");
   make(logits, sizes.logit_rows * c.vocab_size, "logits");
-  make(overflow, c.num_layers + 1, "overflow flags");
 
   const bool compressed = std::any_of(c.compress_ratios.begin(), c.compress_ratios.end(), [](int ratio) { return ratio > 0; });
   if (compressed) {
     const std::int64_t widest = std::max(c.head_dim, c.index_head_dim);
-    make(index_rows, rows, "index rows");
     make(selected, rows * c.index_topk, "selection");
-    make(selected_count, rows, "selection");
     make(compressor_kv, rows * 2 * widest, "compressor");
     make(compressor_gate, rows * 2 * widest, "compressor");
-    make(latent, (rows + 1) * widest, "compressor");
-    make(index_key, (rows + 1) * c.index_head_dim, "compressor");
-    make(entry_positions, rows + 1, "compressor");
+    make(latent, rows * widest, "compressor");
+    make(index_key, rows * c.index_head_dim, "compressor");
     make(index_query, tile * c.index_n_heads * c.index_head_dim, "index queries");
     make(index_weight, tile * c.index_n_heads, "index queries");
   }
@@ -63,7 +56,6 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
     make(candidate_count, rows, "candidate blocks");
   }
   if (!c.engram.layer_ids.empty()) {
-    make(engram_rows, rows * c.engram.columns() * c.engram.head_dim, "engram rows");
     make(engram_kv, rows * (streams + 1) * hidden, "engram rows");
   }
 }

@@ -6,9 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/attention/attention.h"
 #include "kernels/device/backend.h"
-#include "kernels/index_select/index_select.h"
 #include "model/config.h"
 
 namespace lockstep::fast {
@@ -27,31 +25,24 @@ struct Workspace {
   using Array = kernels::DeviceArray<T>;
 
   // Per row of the step.
-  Array<std::int32_t> ids;
-  Array<std::int64_t> positions;
   Array<std::uint16_t> stream_TSE;
   Array<float> pre_TS, post_TS, mix_TSS, next_pre_TS;
   Array<std::uint16_t> x_TE, f_TE;  // input and output of a sublayer
   Array<std::uint16_t> kv_TD;
   Array<std::byte> window_rows;
-  Array<kernels::AttentionRow> attention_rows;
-  Array<kernels::IndexRow> index_rows;
-  Array<std::int32_t> selected, selected_count, candidates, candidate_count;
+  Array<std::int32_t> selected, candidates, candidate_count;
   Array<std::int32_t> experts_TK, pair_of_TK;
   Array<float> weights_TK;
-  // Compressors: projections of a segment and the entries it completes.
+  // Compressors: projections of the rows, and the entries they complete.
   Array<float> compressor_kv, compressor_gate;
   Array<std::uint16_t> latent, index_key;
-  Array<std::int64_t> entry_positions;
   // Query tile.
   Array<std::uint16_t> query_latent, query, heads, groups, index_query, index_weight;
   // Experts: one row a (token, expert) pair, ordered by expert.
-  Array<std::int32_t> pair_token;
-  Array<float> pair_weight;
+  Array<std::byte> pairs;  // what the host reads of the pairs, in one piece; PairArrays says where
   Array<std::uint16_t> pair_out, shared_out;
-  Array<std::uint16_t> engram_rows, engram_kv;
+  Array<std::uint16_t> engram_kv;
   Array<float> logits;
-  Array<std::int32_t> overflow;  // [layers + 1]: set by a layer (last: the head) whose activation left the fp16 range
 
   // NaN bytes in all activations of the first `rows` rows at least: between steps, and on devices that the step has left, none counts.
   void Poison(kernels::Device& device, std::int64_t rows);

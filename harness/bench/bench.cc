@@ -118,9 +118,11 @@ Figure Bench::Decode(std::int64_t context, std::int64_t batch) {
   const double streamed = static_cast<double>(figure.stats.experts.bytes_copied) / options_.decode_steps;
   figure.limit = LimitOf(DecodeWork(*checkpoint_, context, batch), streamed, rates_);
   if (!options_.profile_steps) return figure;
+  engine_->SetGraphs(fast::Graphs::kOff);
   profile_.Start();
   for (int i = 0; i < options_.decode_steps; ++i) figure.profiled_seconds += decode.Step();
   figure.profile = profile_.Stop();
+  engine_->SetGraphs(options_.engine.graphs);
   return figure;
 }
 

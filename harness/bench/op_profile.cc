@@ -117,6 +117,10 @@ class TimedDevice : public Device {
   }
   void Synchronize(Stream& stream) override { device_.Synchronize(stream); }
   void WaitFor(Stream& waiter, Stream& other) override { device_.WaitFor(waiter, other); }
+  void BeginCapture() override { device_.BeginCapture(); }
+  std::unique_ptr<kernels::Graph> EndCapture() override { return device_.EndCapture(); }
+  void AbandonCapture() override { device_.AbandonCapture(); }
+  std::int64_t memory_epoch() const override { return device_.memory_epoch(); }
 
  private:
   Device& device_;

@@ -48,7 +48,7 @@ class OpProfile {
   // The backend made last, untimed.
   kernels::Backend& backend() const { return *backend_; }
 
-  // Counts from here on. Off, calls go straight through.
+  // Counts from here on. Off, calls go straight through. What graphs launch is not seen: engines are timed without them.
   void Start();
   // Everything since Start, the longest first, and stops.
   std::vector<OpTime> Stop();

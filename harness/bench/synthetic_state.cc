@@ -24,7 +24,7 @@ constexpr std::int64_t kStep = 8;                        // from row to row, and
 // Writes random rows into the state's layers on one device.
 class Filler {
  public:
-  Filler(Device& device, std::uint64_t seed) : device_(device), rng_(seed, "state"), values_(device, kValues, "random rows") {
+  Filler(Device& device, std::uint64_t seed) : device_(device), rng_(seed, "state"), values_(device, kValues, "random rows"), to_(device, kMostRows, "random rows") {
     std::vector<std::uint16_t> host(kValues);
     for (std::int64_t i = 0; i < kValues; ++i) {
       host[static_cast<std::size_t>(i)] = FloatToBF16(static_cast<float>(rng_.NormalInt(i) / kernels::kNormalDeviation));
@@ -36,15 +36,11 @@ class Filler {
   void BeginPart(std::int64_t part) { draws_ = part << 32; }
 
   void Pages(const kernels::RowFormat& format, const fast::PagedStore& store, std::int64_t rows) {
-    kernels::PackRowsArgs pack;
-    pack.dst = store.View();
-    Pack(format, rows, &pack);
+    Pack(format, rows, [&](std::int64_t row) { return store.Row(row); });
   }
 
   void Ring(const kernels::RowFormat& format, fast::DoubleRing& ring) {
-    kernels::PackRowsArgs pack;
-    pack.flat = ring.current();
-    Pack(format, ring.slots(), &pack);
+    Pack(format, ring.slots(), [&](std::int64_t row) { return ring.current() + row * ring.slot_bytes(); });
   }
 
   // Open groups: fp32 values of unit size.
@@ -63,18 +59,21 @@ class Filler {
     device_.Synchronize(device_.compute());
   }
 
-  void Pack(const kernels::RowFormat& format, std::int64_t rows, kernels::PackRowsArgs* pack) {
+  template <typename Address>
+  void Pack(const kernels::RowFormat& format, std::int64_t rows, Address address) {
     const std::int64_t most = (kValues - format.width) / kStep;
-    std::byte* const flat = pack->flat;
-    pack->format = format;
-    pack->x_stride = kStep;
-    for (std::int64_t first = 0; first < rows; first += pack->rows) {
+    kernels::PackRowsArgs pack;
+    pack.format = format;
+    pack.x_stride = kStep;
+    pack.to_T = to_.data();
+    for (std::int64_t first = 0; first < rows; first += pack.rows) {
       const std::int64_t skipped = rng_.Below(draws_++, static_cast<std::uint32_t>(most / 2));
-      pack->x = values_.data() + skipped * kStep;
-      pack->rows = std::min({rows - first, most - skipped, kMostRows});
-      pack->first = first;
-      if (flat) pack->flat = flat + first * format.row_bytes();
-      device_.kernels().pack_rows(device_.compute(), *pack);
+      pack.x = values_.data() + skipped * kStep;
+      pack.rows = std::min({rows - first, most - skipped, kMostRows});
+      std::vector<std::byte*> to;
+      for (std::int64_t i = 0; i < pack.rows; ++i) to.push_back(address(first + i));
+      Upload(to_.bytes(), to);
+      device_.kernels().pack_rows(device_.compute(), pack);
     }
   }
 
@@ -82,6 +81,7 @@ class Filler {
   kernels::CounterRng rng_;
   std::int64_t draws_ = 0;
   kernels::DeviceArray<std::uint16_t> values_;
+  kernels::DeviceArray<std::byte*> to_;  // where the rows of a call go
 };
 
 }  // namespace

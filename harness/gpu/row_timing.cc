@@ -232,12 +232,20 @@ struct RowTimer {
     Mirror<float> kv(run.values.Floats(T(channels))), gate(run.values.Floats(T(channels))), ape(run.values.Floats(static_cast<std::size_t>(ratio * channels)));
     Mirror<float> history(run.values.Floats(static_cast<std::size_t>(slots * 2 * channels)));
     Mirror<std::uint16_t> latent(static_cast<std::size_t>((entries + 1) * width));
+    Mirror<PoolEntry> device_entries(static_cast<std::size_t>(entries + 1)), host_entries(static_cast<std::size_t>(entries + 1));
+    for (std::int64_t i = 0; i < entries; ++i) {
+      const std::int64_t own = (position / ratio + i) * ratio;
+      device_entries.host()[static_cast<std::size_t>(i)] = {own, position, 0, history.device()};
+      host_entries.host()[static_cast<std::size_t>(i)] = {own, position, 0, history.host().data()};
+    }
+    device_entries.Upload();
     CompressorArgs a;
-    a.rows = rows, a.position = position, a.ratio = ratio, a.overlap = overlap, a.width = width, a.history_slots = slots;
+    a.entries = entries, a.ratio = ratio, a.overlap = overlap, a.width = width, a.history_slots = slots;
     const auto args = [&](bool device) {
       CompressorArgs c = a;
+      c.entry_N = device ? device_entries.device() : host_entries.host().data();
       c.kv = device ? kv.device() : kv.host().data(), c.gate = device ? gate.device() : gate.host().data();
-      c.ape = device ? ape.device() : ape.host().data(), c.history = device ? history.device() : history.host().data();
+      c.ape = device ? ape.device() : ape.host().data();
       c.latent = device ? latent.device() : latent.host().data();
       return c;
     };

@@ -54,6 +54,7 @@ std::vector<Factor> Factors(const std::vector<NumericsOptions>& arithmetics,
       Values(std::vector<char>{false, true}, &Configuration::zero_hit_skipping),
       Values(std::vector{CpuLane::kOff, CpuLane::kAll, CpuLane::kAuto}, &Configuration::cpu_lane),
       Values(std::vector{1, 2, 3}, &Configuration::staging_slots),
+      Values(std::vector<char>{false, true}, &Configuration::graphs),
       Values(std::vector{Wanted::kAll, Wanted::kSome, Wanted::kOne}, &Configuration::wanted),
       Values(std::vector{0, 1, 3}, &Configuration::companions),
       Values(std::vector<char>{false, true}, &Configuration::cancels),
@@ -113,6 +114,7 @@ std::string Configuration::Name() const {
   add("skip", OnOff(zero_hit_skipping));
   add("lane", kLane[static_cast<int>(cpu_lane)]);
   add("slots", std::to_string(staging_slots));
+  add("graphs", OnOff(graphs));
   add("rows", kWanted[static_cast<int>(wanted)]);
   add("companions", std::to_string(companions));
   add("cancels", OnOff(cancels));
@@ -134,6 +136,7 @@ fast::EngineOptions Configuration::Options() const {
   options.cpu_lane = cpu_lane;
   options.staging_slots = staging_slots;
   options.poison = poison;
+  options.graphs = graphs ? fast::Graphs::kOn : fast::Graphs::kOff;
   return options;
 }
 

@@ -32,6 +32,7 @@ struct Configuration {
   bool zero_hit_skipping = true;
   fast::CpuLane cpu_lane = fast::CpuLane::kAuto;
   int staging_slots = 0;
+  bool graphs = false;  // decode steps are captured and launched again
   Wanted wanted = Wanted::kAll;
   int companions = 0;    // other sequences in every step
   bool cancels = false;  // steps are cancelled at any layer boundary, after the same or other tokens

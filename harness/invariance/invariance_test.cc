@@ -166,6 +166,8 @@ TEST(MatrixTest, QuickHasTheExtremes) {
   EXPECT_TRUE(has([](const Configuration& c) { return c.device.count() == 2; }));
   EXPECT_TRUE(has([](const Configuration& c) { return c.placement == Placement::kChanging; }));
   EXPECT_TRUE(has([](const Configuration& c) { return !c.exact_tail; }));
+  EXPECT_TRUE(has([](const Configuration& c) { return c.graphs && c.placement == Placement::kAll; }));
+  EXPECT_TRUE(has([](const Configuration& c) { return c.graphs && c.placement != Placement::kAll; }));
   EXPECT_TRUE(has([](const Configuration& c) { return c.cancels && c.companions > 0; }));
 }
 

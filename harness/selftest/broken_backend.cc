@@ -1,6 +1,7 @@
 #include "harness/selftest/broken_backend.h"
 
 #include <cstring>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,33 +37,41 @@ class BrokenDevice : public Device {
   std::byte* Allocate(std::size_t bytes, std::string_view what) override {
     std::byte* data = device_.Allocate(bytes, what);
     std::memset(data, 0, bytes);
+    if (fault_.copy_in && what == fault_.memory) targets_.insert(data);
     return data;
   }
-  void Free(std::byte* data) override { device_.Free(data); }
+  void Free(std::byte* data) override {
+    targets_.erase(data);
+    device_.Free(data);
+  }
   std::size_t memory_limit() const override { return device_.memory_limit(); }
   std::size_t memory_used() const override { return device_.memory_used(); }
 
   void CopyIn(Stream& stream, std::byte* device, const std::byte* host, std::size_t bytes) override {
-    Copy(fault_.copy_in, device, host, bytes, [&](std::size_t n) { device_.CopyIn(stream, device, host, n); });
+    const auto good = [&](std::size_t n) { device_.CopyIn(stream, device, host, n); };
+    targets_.contains(device) ? fault_.copy_in(device, host, bytes, good) : good(bytes);
   }
   void CopyOut(Stream& stream, std::byte* host, const std::byte* device, std::size_t bytes) override {
     device_.CopyOut(stream, host, device, bytes);
   }
   void CopyWithin(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) override {
-    Copy(fault_.copy_within, to, from, bytes, [&](std::size_t n) { device_.CopyWithin(stream, to, from, n); });
+    device_.CopyWithin(stream, to, from, bytes);
   }
   void Synchronize(Stream& stream) override { device_.Synchronize(stream); }
   void WaitFor(Stream& waiter, Stream& other) override { device_.WaitFor(waiter, other); }
+  void BeginCapture() override {
+    if (fault_.refuses_captures) throw kernels::NotCapturable();
+    device_.BeginCapture();
+  }
+  std::unique_ptr<kernels::Graph> EndCapture() override { return device_.EndCapture(); }
+  void AbandonCapture() override { device_.AbandonCapture(); }
+  std::int64_t memory_epoch() const override { return device_.memory_epoch(); }
 
  private:
-  static void Copy(const Fault::Copy& broken, std::byte* to, const std::byte* from, std::size_t bytes,
-                   const std::function<void(std::size_t)>& good) {
-    broken ? broken(to, from, bytes, good) : good(bytes);
-  }
-
   Device& device_;
   const Fault& fault_;
   KernelTable table_;
+  std::set<std::byte*> targets_;  // memory that the fault's copies go to
 };
 
 class Wrapper : public Backend {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "fast/engine.h"
 #include "kernels/device/backend.h"
@@ -17,10 +18,13 @@ struct Fault {
   // Replaces kernels of the devices and of the CPU lane. Replacements are plain functions; they reach the right
   // ones through Good().
   std::function<void(kernels::KernelTable& table)> kernels = nullptr;
-  // Called instead of a device's copy when set; `good` makes the copy as asked for.
+  // Called instead of a device's copy into memory that was allocated as `memory`; `good` makes the copy as asked for.
   using Copy = std::function<void(std::byte* to, const std::byte* from, std::size_t bytes,
                                   const std::function<void(std::size_t bytes)>& good)>;
-  Copy copy_in = nullptr, copy_within = nullptr;
+  Copy copy_in = nullptr;
+  std::string memory = {};
+  // No step can be captured: not a fault, the engine must then do without.
+  bool refuses_captures = false;
 };
 
 // The table that the fault was put into. One broken backend exists at a time.

@@ -106,7 +106,9 @@ void LoseOpenGroup(Stream& stream, const CompressorArgs& args) {
   CompressorArgs wrong = args;
   const std::int64_t channels = args.width * (args.overlap ? 2 : 1);
   const std::vector<float> nothing(static_cast<std::size_t>(args.history_slots * 2 * channels), 0.0f);
-  wrong.history = nothing.data();
+  std::vector<PoolEntry> entries(args.entry_N, args.entry_N + args.entries);
+  for (PoolEntry& entry : entries) entry.history = nothing.data();
+  wrong.entry_N = entries.data();
   Good().compress(stream, wrong);
 }
 
@@ -197,11 +199,28 @@ void ForgetRoutingScale(Stream& stream, const RouterArgs& args) {
 }
 
 void SwapExperts(Stream& stream, const ExpertFfnArgs& args) {
+  ExpertFfnArgs wrong = args;
   std::vector<ExpertJob> jobs(args.jobs, args.jobs + args.num_jobs);
   if (jobs.size() > 1) std::swap(jobs[0].blob, jobs[1].blob);
-  ExpertFfnArgs wrong = args;
   wrong.jobs = jobs.data();
+  ExpertTable table;
+  std::vector<const std::byte*> blobs;
+  if (args.table) {
+    table = *args.table;
+    blobs.assign(table.blob_X, table.blob_X + table.experts);
+    if (*args.groups.num_active > 1) {
+      std::swap(blobs[static_cast<std::size_t>(args.groups.active_X[0])], blobs[static_cast<std::size_t>(args.groups.active_X[1])]);
+    }
+    table.blob_X = blobs.data();
+    wrong.table = &table;
+  }
   Good().expert_ffn(stream, wrong);
+}
+
+// Two pairs of a step trade their rows.
+void SwapPairs(Stream& stream, const PairGroupsArgs& args) {
+  Good().pair_groups(stream, args);
+  if (args.rows > 1) std::swap(args.token[0], args.token[args.rows * args.top_k - 1]);
 }
 
 void ForgetClamp(Stream& stream, const ExpertFfnArgs& args) {
@@ -210,30 +229,49 @@ void ForgetClamp(Stream& stream, const ExpertFfnArgs& args) {
   Good().expert_ffn(stream, wrong);
 }
 
-// --- copies
+// --- kv rows
 
-// The end of what is copied on the device does not arrive: a ring that misses a part of its newest row.
-void LoseEnd(std::byte*, const std::byte*, std::size_t bytes, const std::function<void(std::size_t)>& good) {
-  good(bytes - std::min<std::size_t>(bytes, 64));
+// The last bytes of a window row do not get into its ring.
+void CutStoredRowsShort(Stream& stream, const PackRowsArgs& args) {
+  constexpr std::size_t kLost = 16;
+  std::vector<std::byte> lost(static_cast<std::size_t>(args.rows) * kLost);
+  const auto for_each_end = [&](auto visit) {
+    for (std::int64_t i = 0; args.flat && i < args.rows; ++i) {
+      if (args.to_T[i]) visit(args.to_T[i] + args.format.row_bytes() - kLost, lost.data() + static_cast<std::size_t>(i) * kLost);
+    }
+  };
+  for_each_end([](std::byte* end, std::byte* kept) { std::memcpy(kept, end, kLost); });
+  Good().pack_rows(stream, args);
+  for_each_end([](std::byte* end, std::byte* kept) { std::memcpy(end, kept, kLost); });
 }
 
-// A staging slot keeps the first expert that came into it: the copy was not waited for. Nothing else that large
-// is copied twice.
+// --- copies
+
+// A staging slot keeps the first expert that came into it: the copy was not waited for.
 Fault ReuseStagedExperts() {
-  constexpr std::size_t kExpertBytes = 8192;
   auto seen = std::make_shared<std::map<std::byte*, int>>();
   Fault fault;
+  fault.memory = "expert staging slot";
   fault.begin = [seen] { seen->clear(); };
   fault.copy_in = [seen](std::byte* to, const std::byte*, std::size_t bytes,
                          const std::function<void(std::size_t)>& good) {
-    if (bytes < kExpertBytes || (*seen)[to]++ == 0) good(bytes);
+    if ((*seen)[to]++ == 0) good(bytes);
   };
   return fault;
 }
 
-Fault CutCopiesShort() {
+// The first token of every step is that of the first step: captured with the step and not read anew.
+Fault KeepFirstToken() {
+  auto token = std::make_shared<std::vector<std::byte>>();
   Fault fault;
-  fault.copy_within = &LoseEnd;
+  fault.memory = "step record";
+  fault.begin = [token] { token->clear(); };
+  fault.copy_in = [token](std::byte* to, const std::byte* from, std::size_t bytes,
+                          const std::function<void(std::size_t)>& good) {
+    good(bytes);
+    if (token->empty()) token->assign(from, from + sizeof(std::int32_t));
+    std::memcpy(to, token->data(), token->size());
+  };
   return fault;
 }
 
@@ -268,7 +306,9 @@ std::vector<KnownFault> CommonFaults() {
       {"ExpertsSwapped", step::kFfnOut, Replace(&KernelTable::expert_ffn, &SwapExperts)},
       {"NoClamp", step::kFfnOut, Replace(&KernelTable::expert_ffn, &ForgetClamp)},
       {"RoutedSumRounded", step::kFfnOut, Replace(&KernelTable::combine, &RoundRoutedSum)},
-      {"WindowRowsCutShort", step::kAttnHeads, CutCopiesShort()},
+      {"PairsSwapped", step::kFfnOut, Replace(&KernelTable::pair_groups, &SwapPairs)},
+      {"WindowRowsCutShort", step::kAttnHeads, Replace(&KernelTable::pack_rows, &CutStoredRowsShort)},
+      {"FirstTokenKept", step::kEmbed, KeepFirstToken()},
       {"StagedExpertReused", step::kFfnOut, ReuseStagedExperts()},
   };
 }

@@ -164,6 +164,19 @@ TEST(NoFaultTest, TheWrapperItselfChangesNothing) {
   ExpectPasses(Golden("tiny-v4-native"), {});
 }
 
+// A device may refuse to capture a step, for its kernels would need new memory.
+TEST(NoFaultTest, StepsThatCannotBeCapturedRunAsTheyAre) {
+  for (const char* model : {"tiny-v41-mul1", "tiny-v4-native"}) {
+    Subject& subject = Golden(model);
+    Configuration configuration = BaseConfiguration(/*resident=*/true);
+    configuration.graphs = true;
+    const auto difference =
+        RunConfiguration(subject.checkpoint, configuration, subject.reference->For(configuration.numerics),
+                         nullptr, BrokenBackend({.refuses_captures = true}));
+    EXPECT_FALSE(difference.has_value()) << *difference;
+  }
+}
+
 // So the mistakes above are what is caught, not the rewriting.
 TEST(NoFaultTest, AttentionRewrittenWithoutMistakePasses) {
   Fault rewritten;

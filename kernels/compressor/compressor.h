@@ -7,34 +7,40 @@
 
 namespace lockstep::kernels {
 
-// One run of consecutive tokens of one sequence. Entries position/ratio .. (position+rows)/ratio - 1 complete in it.
+// A compressed entry: the tokens it pools and where their projections are. Those of a step lie in the step's rows, those of
+// earlier steps in the sequence's history.
+struct PoolEntry {
+  std::int64_t own = -1;           // position of the entry's first token; -1: no entry, its latent becomes 0
+  std::int64_t position = 0;       // of the first row that the sequence has in the step
+  std::int64_t row = 0;            // that row
+  const float* history = nullptr;  // [history_slots][2][channels]: position p at slot p % history_slots, kv row then gate row (with ape).
+                                   // Read for positions before `position`: those of the open group, and with overlap of the group before
+};
+
+// Entries of any sequences of a step. With overlap an entry pools the group before its own as well.
 struct CompressorArgs {
-  const float* kv = nullptr;    // fp32 [rows][channels]; channels = width, or 2*width when groups overlap
-  const float* gate = nullptr;  // fp32 [rows][channels], before ape
-  std::int64_t rows = 0;
-  std::int64_t position = 0;  // of the first row
+  const float* kv = nullptr;    // fp32 [rows of the step][channels]; channels = width, or 2*width when groups overlap
+  const float* gate = nullptr;  // fp32 [rows of the step][channels], before ape
+  const PoolEntry* entry_N = nullptr;  // device [entries]
+  std::int64_t entries = 0;
   int ratio = 0;
   bool overlap = false;
   std::int64_t width = 0;
   const float* ape = nullptr;  // fp32 [ratio][channels] or null
-  // Earlier rows of the open group (overlap: and of the group before): position p at slot p % history_slots, kv row then gate row
-  // (with ape). Read for positions before `position`; not written (see StoreHistoryArgs).
-  const float* history = nullptr;  // [history_slots][2][channels]
   std::int64_t history_slots = 0;
   std::uint16_t* latent = nullptr;  // bf16 [entries][width], before the norm
 };
 
-// Writes the last min(rows, history_slots) rows of a step into a history ring.
+// Rows of a step that later steps will pool, into their sequences' histories.
 struct StoreHistoryArgs {
-  const float* kv = nullptr;
-  const float* gate = nullptr;
+  const float* kv = nullptr;    // fp32 [rows][channels]
+  const float* gate = nullptr;  // fp32 [rows][channels], before ape
   std::int64_t rows = 0;
-  std::int64_t position = 0;
+  const std::int64_t* position_T = nullptr;  // device [rows]
+  float* const* slot_T = nullptr;            // device [rows]: the row's slot in a history; null: it is not kept
   int ratio = 0;
   std::int64_t channels = 0;
   const float* ape = nullptr;
-  float* history = nullptr;
-  std::int64_t history_slots = 0;
 };
 
 }  // namespace lockstep::kernels

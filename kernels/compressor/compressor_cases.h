@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/compressor/compressor.h"
@@ -68,6 +69,8 @@ struct CompressProblem : CompressorSequence {
   static constexpr auto kKernel = &KernelTable::compress;
   std::vector<float> step_kv, step_gate, history;  // slots of tokens that no open group needs are poison
 
+  static constexpr std::int64_t kOthersRows = 2;  // of another sequence, before this one's
+
   explicit CompressProblem(const CompressorCase& c)
       : CompressorSequence(c),
         step_kv(StepRows(kv)),
@@ -78,17 +81,24 @@ struct CompressProblem : CompressorSequence {
   }
   Output Start() const { return UnwrittenBF16(entries() * width); }
   CompressorArgs Place(CallMemory& memory, Output& y) const {
-    return {.kv = memory.In(step_kv),
-            .gate = memory.In(step_gate),
-            .rows = rows,
-            .position = position,
+    std::vector<PoolEntry> pool;
+    for (std::int64_t i = 0; i < entries(); ++i)
+      pool.push_back({(first_entry() + i) * ratio, position, kOthersRows, memory.In(history)});
+    return {.kv = memory.Own(BehindOthers(step_kv)),
+            .gate = memory.Own(BehindOthers(step_gate)),
+            .entry_N = memory.Own(std::move(pool)),
+            .entries = entries(),
             .ratio = ratio,
             .overlap = overlap,
             .width = width,
             .ape = ape ? memory.In(ape_values) : nullptr,
-            .history = memory.In(history),
             .history_slots = history_slots(),
             .latent = memory.InOut(std::get<0>(y))};
+  }
+  std::vector<float> BehindOthers(const std::vector<float>& values) const {
+    std::vector<float> all(static_cast<std::size_t>(kOthersRows * channels()), kPoison);
+    all.insert(all.end(), values.begin(), values.end());
+    return all;
   }
   Work work() const {
     const auto pooled = static_cast<double>(entries() * ratio * channels());
@@ -107,15 +117,22 @@ struct StoreHistoryProblem : CompressorSequence {
       : CompressorSequence(c), step_kv(StepRows(kv)), step_gate(StepRows(gate)) {}
   Output Start() const { return UnwrittenF32(history_slots() * 2 * channels()); }
   StoreHistoryArgs Place(CallMemory& memory, Output& y) const {
+    float* history = memory.InOut(std::get<0>(y));
+    std::vector<std::int64_t> positions;
+    std::vector<float*> slots;
+    for (std::int64_t t = 0; t < rows; ++t) {
+      const bool kept = t >= rows - history_slots();
+      positions.push_back(position + t);
+      slots.push_back(kept ? history + (position + t) % history_slots() * 2 * channels() : nullptr);
+    }
     return {.kv = memory.In(step_kv),
             .gate = memory.In(step_gate),
             .rows = rows,
-            .position = position,
+            .position_T = memory.Own(std::move(positions)),
+            .slot_T = memory.Own(std::move(slots)),
             .ratio = ratio,
             .channels = channels(),
-            .ape = ape ? memory.In(ape_values) : nullptr,
-            .history = memory.InOut(std::get<0>(y)),
-            .history_slots = history_slots()};
+            .ape = ape ? memory.In(ape_values) : nullptr};
   }
   Work work() const {
     const std::int64_t stored = std::min(rows, history_slots());

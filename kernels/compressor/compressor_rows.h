@@ -1,4 +1,4 @@
-// Functions of compressor_simd.cc, once per instruction set: entries [begin, end) of a segment; rows [begin, end) of a store.
+// Functions of compressor_simd.cc, once per instruction set: entries [begin, end) of a step; rows [begin, end) of a store.
 #pragma once
 
 #include "kernels/compressor/compressor.h"

@@ -102,6 +102,27 @@ TEST(Compress, HasTheBitsOfThePageInTheModelsSizes) {
   for (const auto& [name, shape] : ModelCompressors()) ExpectPage(shape);
 }
 
+// Where a launch has room for more entries than the step completes.
+TEST(Compress, NoEntryGivesZeros) {
+  const CompressProblem p({.position = 5, .rows = 9, .ratio = 4, .overlap = true, .ape = true, .width = 20});
+  CompressProblem::Output expected = PageOf(p);
+  std::fill_n(std::get<0>(expected).begin() + 20, 20, std::uint16_t{0});
+  for (const Implementation& implementation : Implementations(Profile::kSm90)) {
+    CompressProblem::Output y = p.Start();
+    CallMemory memory(implementation);
+    CompressorArgs args = p.Place(memory, y);
+    std::vector<PoolEntry> pool;
+    for (std::int64_t i = 0; i < p.entries(); ++i) {
+      pool.push_back({(p.first_entry() + i) * p.ratio, p.position, p.kOthersRows, memory.In(p.history)});
+    }
+    pool[1] = {};
+    args.entry_N = memory.Own(std::move(pool));
+    implementation.kernels().compress(implementation.stream(), args);
+    memory.Finish();
+    EXPECT_TRUE(SameOutputs(y, expected)) << implementation;
+  }
+}
+
 TEST(Compress, AnyWidth) {
   for (CompressorCase c : Forms()) {
     for (const std::int64_t width : {1, 15, 16, 17, 127, 128, 129, 512}) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +15,20 @@
 #include "model/numerics_options.h"
 
 namespace lockstep::kernels {
+
+// Captured work of one device. It may be launched any number of times while the memory that it uses is there.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  // Enqueues the work on the compute stream.
+  virtual void Launch() = 0;
+};
+
+// Thrown by work that cannot be part of a capture, for want of memory that exists already.
+class NotCapturable : public std::exception {
+ public:
+  const char* what() const noexcept override { return "work that cannot be captured"; }
+};
 
 class Device {
  public:
@@ -39,6 +55,16 @@ class Device {
   virtual void Synchronize(Stream& stream) = 0;
   // Work enqueued on `waiter` after this call starts when everything enqueued on `other` before it is done.
   virtual void WaitFor(Stream& waiter, Stream& other) = 0;
+
+  // Between the two the work of the compute stream is taken into a graph and not run. The host may neither wait for the device nor take
+  // memory from it; copies must be within the device. Arguments are taken as they are: what a graph is to read anew each time lies in
+  // device memory. A device without graphs refuses.
+  virtual void BeginCapture() { throw NotCapturable(); }
+  virtual std::unique_ptr<Graph> EndCapture() { return nullptr; }
+  // Ends a capture in whatever state it is.
+  virtual void AbandonCapture() {}
+  // Changes when memory is gone that kernels had for themselves: graphs captured before are void.
+  virtual std::int64_t memory_epoch() const { return 0; }
 };
 
 class Backend {
@@ -90,6 +116,33 @@ class DeviceArray {
 
  private:
   Device* device_ = nullptr;
+  std::size_t count_ = 0;
+  T* data_ = nullptr;
+};
+
+// Typed host memory of a backend that frees itself.
+template <typename T>
+class HostArray {
+ public:
+  HostArray() = default;
+  HostArray(Backend& backend, std::size_t count, std::string_view what)
+      : backend_(&backend), count_(count), data_(count ? reinterpret_cast<T*>(backend.AllocateHost(count * sizeof(T), what)) : nullptr) {}
+  HostArray(HostArray&& other) noexcept { *this = std::move(other); }
+  HostArray& operator=(HostArray&& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(count_, other.count_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~HostArray() {
+    if (data_) backend_->FreeHost(reinterpret_cast<std::byte*>(data_));
+  }
+
+  T* data() const { return data_; }
+  std::size_t size() const { return count_; }
+
+ private:
+  Backend* backend_ = nullptr;
   std::size_t count_ = 0;
   T* data_ = nullptr;
 };

@@ -27,6 +27,18 @@ std::byte* AlignedAllocate(std::size_t alignment, std::size_t bytes, std::string
   return static_cast<std::byte*>(data);
 }
 
+// Recorded calls, made again.
+class CpuGraph : public Graph {
+ public:
+  explicit CpuGraph(RecordedCalls calls) : calls_(std::move(calls)) {}
+  void Launch() override {
+    for (const auto& call : calls_) call();
+  }
+
+ private:
+  RecordedCalls calls_;
+};
+
 class CpuDevice : public Device {
  public:
   CpuDevice(const DeviceSpec& spec, int index, int threads, Profile profile)
@@ -45,6 +57,7 @@ class CpuDevice : public Device {
   Stream& copy() override { return *stream_; }
 
   std::byte* Allocate(std::size_t bytes, std::string_view what) override {
+    LOCKSTEP_CHECK(!stream_->recording());
     if (used_ + bytes > limit_) {
       throw InputError(description_ + ": out of device memory: " + std::string(what) + " needs " + std::to_string(bytes) + " bytes, " +
                        std::to_string(limit_ - used_) + " of " + std::to_string(limit_) + " are free");
@@ -64,11 +77,34 @@ class CpuDevice : public Device {
   std::size_t memory_limit() const override { return limit_; }
   std::size_t memory_used() const override { return used_; }
 
-  void CopyIn(Stream&, std::byte* device, const std::byte* host, std::size_t bytes) override { std::memcpy(device, host, bytes); }
-  void CopyOut(Stream&, std::byte* host, const std::byte* device, std::size_t bytes) override { std::memcpy(host, device, bytes); }
-  void CopyWithin(Stream&, std::byte* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
-  void Synchronize(Stream&) override {}
-  void WaitFor(Stream&, Stream&) override {}
+  void CopyIn(Stream&, std::byte* device, const std::byte* host, std::size_t bytes) override {
+    LOCKSTEP_CHECK(!stream_->recording());
+    std::memcpy(device, host, bytes);
+  }
+  void CopyOut(Stream&, std::byte* host, const std::byte* device, std::size_t bytes) override {
+    LOCKSTEP_CHECK(!stream_->recording());
+    std::memcpy(host, device, bytes);
+  }
+  void CopyWithin(Stream&, std::byte* to, const std::byte* from, std::size_t bytes) override {
+    if (RecordedCalls* calls = stream_->recording()) {
+      calls->push_back([to, from, bytes] { std::memcpy(to, from, bytes); });
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  }
+  void Synchronize(Stream&) override { LOCKSTEP_CHECK(!stream_->recording()); }
+  void WaitFor(Stream&, Stream&) override { LOCKSTEP_CHECK(!stream_->recording()); }
+
+  // What a real device forbids during a capture stops the program here.
+  void BeginCapture() override {
+    calls_.clear();
+    stream_->Record(&calls_);
+  }
+  std::unique_ptr<Graph> EndCapture() override {
+    stream_->Record(nullptr);
+    return std::make_unique<CpuGraph>(std::move(calls_));
+  }
+  void AbandonCapture() override { stream_->Record(nullptr); }
 
  private:
   std::string description_;
@@ -76,6 +112,7 @@ class CpuDevice : public Device {
   KernelTable table_;
   std::unique_ptr<CpuStream> stream_;
   std::map<std::byte*, std::size_t> allocations_;
+  RecordedCalls calls_;
 };
 
 class CpuBackend : public Backend {

@@ -86,6 +86,21 @@ KernelTable MakeCudaTable(Profile profile) {
   return table;
 }
 
+class CudaGraph : public Graph {
+ public:
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    const cudaError_t error = cudaGraphInstantiate(&exec_, graph, 0);
+    cudaGraphDestroy(graph);
+    CheckCuda(error, "graph of a step");
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
+  void Launch() override { CheckCuda(cudaGraphLaunch(exec_, stream_), "graph of a step"); }
+
+ private:
+  cudaGraphExec_t exec_ = nullptr;
+  cudaStream_t stream_;
+};
+
 class CudaDevice : public Device {
  public:
   CudaDevice(int index, std::size_t limit) : index_(index), table_(MakeCudaTable(CudaProfile(index))), compute_(index), copy_(index) {
@@ -141,6 +156,23 @@ class CudaDevice : public Device {
     CheckCuda(cudaEventRecord(event_, AsCuda(other).handle()), "event");
     CheckCuda(cudaStreamWaitEvent(AsCuda(waiter).handle(), event_, 0), "event");
   }
+
+  void BeginCapture() override {
+    Select();
+    CheckCuda(cudaStreamBeginCapture(compute_.handle(), cudaStreamCaptureModeThreadLocal), "graph capture");
+  }
+  std::unique_ptr<Graph> EndCapture() override {
+    cudaGraph_t graph = nullptr;
+    CheckCuda(cudaStreamEndCapture(compute_.handle(), &graph), "graph capture");
+    return std::make_unique<CudaGraph>(graph, compute_.handle());
+  }
+  void AbandonCapture() override {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(compute_.handle(), &graph);  // an error says that there is nothing to destroy
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+  }
+  std::int64_t memory_epoch() const override { return compute_.epoch(); }
 
  private:
   void Select() { CheckCuda(cudaSetDevice(index_), "device selection"); }
@@ -201,11 +233,19 @@ CudaStream::~CudaStream() {
   cudaStreamDestroy(handle_);
 }
 
+bool CudaStream::capturing() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CheckCuda(cudaStreamIsCapturing(handle_, &status), "graph capture");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 std::byte* CudaStream::Scratch(int slot, std::size_t bytes) {
   if (bytes_[slot] >= bytes) return scratch_[slot];
+  if (capturing()) throw NotCapturable();
   CheckCuda(cudaSetDevice(device_), "device selection");
   CheckCuda(cudaStreamSynchronize(handle_), "device work");
   cudaFree(scratch_[slot]);
+  if (scratch_[slot]) ++epoch_;
   scratch_[slot] = nullptr;
   const std::size_t grown = bytes + bytes / 2;
   void* data = nullptr;
@@ -224,6 +264,7 @@ std::byte* CudaStream::ZeroedScratch(std::size_t bytes) {
 }
 
 std::byte* CudaStream::Upload(int slot, const void* host, std::size_t bytes) {
+  if (capturing()) throw NotCapturable();
   std::byte* data = Scratch(slot, bytes);
   // From pageable memory the call returns when the bytes have been taken.
   CheckCuda(cudaMemcpyAsync(data, host, bytes, cudaMemcpyHostToDevice, handle_), "copy");

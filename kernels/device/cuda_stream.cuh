@@ -26,19 +26,24 @@ class CudaStream : public Stream {
   cudaStream_t handle() const { return handle_; }
   int device() const { return device_; }
   // Device memory for one kernel call's intermediate results: valid until the next call of Scratch with the same slot, work of this
-  // stream in between is ordered. Grows and stays.
+  // stream in between is ordered. Grows and stays; in a capture it throws NotCapturable where it would have to grow.
   std::byte* Scratch(int slot, std::size_t bytes);
   // Device memory that is zero at first and that every user leaves zero.
   std::byte* ZeroedScratch(std::size_t bytes);
-  // Copies `bytes` of host memory into scratch slot `slot`; the host memory may be reused at once.
+  // Copies `bytes` of host memory into scratch slot `slot`; the host memory may be reused at once. Throws NotCapturable in a capture.
   std::byte* Upload(int slot, const void* host, std::size_t bytes);
+  // Scratch memory that was given back to grow.
+  std::int64_t epoch() const { return epoch_; }
 
  private:
+  bool capturing() const;
+
   static constexpr int kSlots = 12;
   int device_;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_[kSlots] = {};
   std::size_t bytes_[kSlots] = {};
+  std::int64_t epoch_ = 0;
 };
 
 inline CudaStream& AsCuda(Stream& stream) { return static_cast<CudaStream&>(stream); }

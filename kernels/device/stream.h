@@ -4,14 +4,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::kernels {
+
+// Calls of a stream in order, to be made later.
+using RecordedCalls = std::vector<std::function<void()>>;
 
 class Stream {
  public:
   virtual ~Stream() = default;
+
+  // Where this stream's calls go while it records them instead of making them; else null. Devices that capture on their own leave it null.
+  RecordedCalls* recording() const { return recording_; }
+  void Record(RecordedCalls* calls) { recording_ = calls; }
+
+ private:
+  RecordedCalls* recording_ = nullptr;
 };
 
 // Threads of one device and their scratch memory. ParallelFor splits [0, n) into pieces of at most `grain`; which thread runs which
@@ -47,12 +59,26 @@ std::unique_ptr<CpuStream> MakeCpuStream(int threads);
 
 inline CpuStream& AsCpu(Stream& stream) { return static_cast<CpuStream&>(stream); }
 
+// A call's arguments, kept until the call is made. Arguments with pointers to short-lived host memory specialize it.
+template <typename Args>
+struct KeptArgs {
+  explicit KeptArgs(const Args& a) : args(a) {}
+  const Args& Get() const { return args; }
+  Args args;
+};
+
 // One implementation of an operation. `contract` names the bits it computes: "rms_norm/F", "linear/H(sm90)+I".
 template <typename Args>
 struct Kernel {
   void (*run)(Stream&, const Args&) = nullptr;
   std::string_view contract;
-  void operator()(Stream& stream, const Args& args) const { run(stream, args); }
+  void operator()(Stream& stream, const Args& args) const {
+    if (RecordedCalls* calls = stream.recording()) {
+      calls->push_back([run = run, &stream, kept = KeptArgs<Args>(args)] { run(stream, kept.Get()); });
+    } else {
+      run(stream, args);
+    }
+  }
 };
 
 }  // namespace lockstep::kernels

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/contract/cpu_isa.h"
 #include "kernels/device/stream.h"
@@ -54,6 +55,19 @@ struct ExpertFfnArgs {
   std::int64_t hidden = 0;
   std::uint16_t* y = nullptr;        // bf16 [pairs][hidden]
   std::int32_t* overflow = nullptr;  // as in LinearArgs
+};
+
+// Keeps the host's jobs as well.
+template <>
+struct KeptArgs<ExpertFfnArgs> {
+  explicit KeptArgs(const ExpertFfnArgs& a) : args(a), jobs(a.jobs, a.jobs + a.num_jobs) {}
+  ExpertFfnArgs Get() const {
+    ExpertFfnArgs kept = args;
+    kept.jobs = jobs.data();
+    return kept;
+  }
+  ExpertFfnArgs args;
+  std::vector<ExpertJob> jobs;
 };
 
 // The CPU implementation. Its contract id is "expert_ffn/H(<profile>)+I+F", the same for every `isa`.

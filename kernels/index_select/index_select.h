@@ -18,7 +18,7 @@ struct IndexRow {
 struct IndexSelectArgs {
   const IndexRow* row_T = nullptr;      // device [T]
   std::int64_t rows = 0;
-  std::int64_t max_visible = 0;  // largest `visible` of the rows, known to the host
+  std::int64_t max_visible = 0;  // at least the largest `visible` of the rows: what the host knows, and all that a launch may depend on
   const std::uint16_t* q_THI = nullptr;  // bf16 [T][heads][dim], after RoPE, before the quantizer
   const std::uint16_t* weight_TH = nullptr;  // bf16 [T][heads], weights_proj output
   int heads = 0;

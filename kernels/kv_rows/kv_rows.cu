@@ -11,34 +11,44 @@ __device__ std::byte* RowAt(std::byte* const* pages, int page_shift, std::int64_
   return pages[i >> page_shift] + (i & ((std::int64_t{1} << page_shift) - 1)) * row_bytes;
 }
 
-__global__ void __launch_bounds__(kThreads) PackKernel(PackRowsArgs a, std::int64_t row_bytes, float hadamard_scale) {
-  __shared__ float x[kMaxPackedWidth];
-  __shared__ std::uint8_t codes[kMaxPackedWidth + 1], scales[kMaxPackedWidth];
-  const std::int64_t i = blockIdx.x;
-  const RowFormat f = a.format;
-  const std::uint16_t* in = a.x + i * a.x_stride;
-  auto* row = reinterpret_cast<std::uint8_t*>(a.flat ? a.flat + i * row_bytes : RowAt(a.dst.pages, a.dst.page_shift, a.dst.row_bytes, a.first + i));
-  if (f.kind == RowFormat::Kind::kBf16) {
-    for (int d = threadIdx.x; d < f.width; d += kThreads) reinterpret_cast<std::uint16_t*>(row)[d] = in[d];
-    return;
-  }
-  for (int d = threadIdx.x; d < f.width; d += kThreads) x[d] = BF16Value(in[d]);
-  if (threadIdx.x == 0) codes[f.width] = 0;
-  __syncthreads();
-  if (f.kind == RowFormat::Kind::kHadamardFp4) HadamardBlock(x, f.width, hadamard_scale);
-  QuantizeBlocks(f, x, codes, scales);
-  __syncthreads();
+// A quantized row from its codes and scales; `in` gives the channels that are not quantized.
+__device__ void StoreQuantized(const RowFormat& f, const std::uint8_t* codes, const std::uint8_t* scales, const std::uint16_t* in, std::uint8_t* row) {
   const int width = f.kind == RowFormat::Kind::kFp8 ? f.quantized : f.width;
   const int code_bytes = f.kind == RowFormat::Kind::kFp8 ? width : (width + 1) / 2, scale_bytes = (width + f.block - 1) / f.block;
   for (int d = threadIdx.x; d < code_bytes; d += kThreads) {
     row[d] = f.kind == RowFormat::Kind::kFp8 ? codes[d] : static_cast<std::uint8_t>(codes[2 * d] | (codes[2 * d + 1] << 4));
   }
   for (int b = threadIdx.x; b < scale_bytes; b += kThreads) row[code_bytes + b] = scales[b];
-  if (f.kind == RowFormat::Kind::kFp8) {
-    for (int d = width + threadIdx.x; d < f.width; d += kThreads) {
-      std::uint8_t* tail = row + code_bytes + scale_bytes + 2 * (d - width);
-      tail[0] = static_cast<std::uint8_t>(in[d] & 0xff);
-      tail[1] = static_cast<std::uint8_t>(in[d] >> 8);
+  if (f.kind != RowFormat::Kind::kFp8) return;
+  for (int d = width + threadIdx.x; d < f.width; d += kThreads) {
+    std::uint8_t* tail = row + code_bytes + scale_bytes + 2 * (d - width);
+    tail[0] = static_cast<std::uint8_t>(in[d] & 0xff);
+    tail[1] = static_cast<std::uint8_t>(in[d] >> 8);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) PackKernel(PackRowsArgs a, std::int64_t row_bytes, float hadamard_scale) {
+  __shared__ float x[kMaxPackedWidth];
+  __shared__ std::uint8_t codes[kMaxPackedWidth + 1], scales[kMaxPackedWidth];
+  const std::int64_t i = blockIdx.x;
+  const RowFormat f = a.format;
+  const std::uint16_t* in = a.x + i * a.x_stride;
+  std::byte* const targets[2] = {a.flat ? a.flat + i * row_bytes : nullptr, a.to_T ? a.to_T[i] : nullptr};
+  if (!targets[0] && !targets[1]) return;
+  if (f.kind != RowFormat::Kind::kBf16) {
+    for (int d = threadIdx.x; d < f.width; d += kThreads) x[d] = BF16Value(in[d]);
+    if (threadIdx.x == 0) codes[f.width] = 0;
+    __syncthreads();
+    if (f.kind == RowFormat::Kind::kHadamardFp4) HadamardBlock(x, f.width, hadamard_scale);
+    QuantizeBlocks(f, x, codes, scales);
+    __syncthreads();
+  }
+  for (std::byte* target : targets) {
+    if (!target) continue;
+    if (f.kind == RowFormat::Kind::kBf16) {
+      for (int d = threadIdx.x; d < f.width; d += kThreads) reinterpret_cast<std::uint16_t*>(target)[d] = in[d];
+    } else {
+      StoreQuantized(f, codes, scales, in, reinterpret_cast<std::uint8_t*>(target));
     }
   }
 }

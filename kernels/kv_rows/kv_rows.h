@@ -50,18 +50,17 @@ struct WindowRows {
   }
 };
 
-// Packs rows[i] (bf16, after norm and RoPE) to dst.Row(first + i) or, if `flat` is set, to flat + i * row_bytes.
+// Packs row i (bf16, after norm and RoPE) to flat + i * row_bytes and to to_T[i]; either may be null.
 struct PackRowsArgs {
   RowFormat format;
   const std::uint16_t* x = nullptr;
   std::int64_t x_stride = 0;
   std::int64_t rows = 0;
-  PagedRows dst;
-  std::int64_t first = 0;
   std::byte* flat = nullptr;
+  std::byte* const* to_T = nullptr;  // device [rows]: where the row goes; null: nowhere
 };
 
-// Widens packed rows to bf16 [rows][width]: what attention reads. Same source selection as PackRowsArgs.
+// Widens rows src.Row(first + i), or flat + i * row_bytes if `flat` is set, to bf16 [rows][width]: what attention reads.
 struct UnpackRowsArgs {
   RowFormat format;
   PagedRows src;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/kv_rows/kv_rows.h"
@@ -85,13 +86,14 @@ struct PackProblem : RowsCase {
   Output Start() const { return std::vector<std::byte>(static_cast<std::size_t>(stored_bytes()), kGuardByte); }
   PackRowsArgs Place(CallMemory& memory, Output& y) const {
     std::byte* stored = memory.InOut(std::get<0>(y));
+    std::vector<std::byte*> to;
+    for (std::int64_t i = 0; i < rows; ++i) to.push_back(stored + RowOffset(i));
     return {.format = format,
             .x = memory.In(x),
             .x_stride = x_stride,
             .rows = rows,
-            .dst = flat() ? PagedRows{} : Pages(memory, stored),
-            .first = first,
-            .flat = flat() ? stored : nullptr};
+            .flat = flat() ? stored : nullptr,
+            .to_T = flat() ? nullptr : memory.Own(std::move(to))};
   }
   Work work() const {
     return {.bytes = static_cast<double>(rows * (2 * format.width + format.row_bytes())),

@@ -237,7 +237,9 @@ void UnpackRow(const RowFormat& f, const std::byte* row, std::uint16_t* y) {
 void PackRowsRows(const PackRowsArgs& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t bytes = a.format.row_bytes();
   for (std::int64_t i = begin; i < end; ++i) {
-    PackRow(a.format, a.x + i * a.x_stride, a.flat ? a.flat + i * bytes : a.dst.Row(a.first + i));
+    std::byte *flat = a.flat ? a.flat + i * bytes : nullptr, *to = a.to_T ? a.to_T[i] : nullptr;
+    if (std::byte* first = flat ? flat : to) PackRow(a.format, a.x + i * a.x_stride, first);
+    if (flat && to) __builtin_memcpy(to, flat, static_cast<std::size_t>(bytes));
   }
 }
 

@@ -152,6 +152,33 @@ TEST(PackRows, HasTheBytesOfTheReferencesQuantizers) {
   ForEachCase([](const RowsCase& c) { ExpectPacked(PackProblem(c)); });
 }
 
+// A row goes to the call's own rows and to its place, if it has one.
+TEST(PackRows, ToBothPlacesOrOnlyOne) {
+  for (const auto& [name, format] : ModelFormats()) {
+    const PackProblem p({.format = format, .rows = 5});
+    const std::vector<std::byte> expected = Packed(p);
+    for (const Implementation& implementation : Implementations(Profile::kSm90)) {
+      PackProblem::Output flat = p.Start(), places = p.Start();
+      CallMemory memory(implementation);
+      PackRowsArgs args = p.Place(memory, flat);
+      std::byte* place = memory.InOut(std::get<0>(places));
+      std::vector<std::byte*> to;
+      for (std::int64_t i = 0; i < p.rows; ++i) to.push_back(i % 2 == 0 ? place + p.RowOffset(i) : nullptr);
+      args.to_T = memory.Own(std::move(to));
+      implementation.kernels().pack_rows(implementation.stream(), args);
+      memory.Finish();
+      ForgetPadding(p, &std::get<0>(flat));
+      ForgetPadding(p, &std::get<0>(places));
+      EXPECT_TRUE(SameBits(std::get<0>(flat), expected)) << name << ", " << implementation;
+      for (std::int64_t i = 0; i < p.rows; ++i) {
+        const std::byte* row = std::get<0>(places).data() + p.RowOffset(i);
+        const bool placed = std::equal(row, row + p.format.row_bytes(), expected.data() + p.RowOffset(i));
+        EXPECT_EQ(placed, i % 2 == 0) << name << ", row " << i << ", " << implementation;
+      }
+    }
+  }
+}
+
 TEST(UnpackRows, WidensEveryCodeAndScale) {
   ForEachCase([](const RowsCase& c) {
     const UnpackProblem p(c);

@@ -38,6 +38,7 @@ struct LinearSpec {
   std::int64_t bias = 0;          // EXL3, fp32 [out_padded], 0 past the stored ones
   std::int64_t bytes = 0;         // of all parts, a multiple of 256
 
+  bool operator==(const LinearSpec&) const = default;
   std::int64_t packed_in() const { return kind == Kind::kExl3 ? in_padded : in_features; }
   std::int64_t packed_out() const { return kind == Kind::kExl3 ? out_padded : out_features; }
   std::int64_t tile_bytes() const { return 16 * std::int64_t{bits_x2}; }
@@ -58,6 +59,8 @@ void PackLinear(const LinearWeight& weight, const LinearSpec& spec, std::byte* d
 struct ExpertSpec {
   LinearSpec gate, up, down;
   std::int64_t bytes = 0;
+
+  bool operator==(const ExpertSpec&) const = default;
 };
 ExpertSpec MakeExpertSpec(const ExpertWeights& weights, const NumericsOptions& numerics, int activation_block);
 void PackExpert(const ExpertWeights& weights, const ExpertSpec& spec, std::byte* dst);

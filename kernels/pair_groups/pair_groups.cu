@@ -25,7 +25,7 @@ __device__ Census CountPairs(const PairGroupsArgs& a, int expert) {
   bool nan = false;
   for (std::int64_t i = threadIdx.x; i < a.rows * a.top_k; i += kThreads) {
     const int e = a.experts_TK[i];
-    nan = nan || e < 0;
+    nan = nan || e == -1;
     own += e == expert ? 1 : 0;
     if (e < 0 || e >= expert) continue;
     ++lower;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) PairGroupsKernel(PairGroupsArgs a) {
     if (expert == a.experts - 1) *a.groups.num_active = census.lower_experts + (census.own > 0 ? 1 : 0);
     if (census.nan) *a.nan_flag = 1;
   }
-  for (std::int64_t i = threadIdx.x; expert == 0 && census.nan && i < a.rows * a.top_k; i += kThreads) {
+  for (std::int64_t i = threadIdx.x; expert == 0 && i < a.rows * a.top_k; i += kThreads) {
     if (a.experts_TK[i] < 0) a.pair_of_TK[i] = 0;
   }
   if (census.own > 0) PlacePairs(a, expert, census.lower);

@@ -17,7 +17,8 @@ struct PairGroups {
 };
 
 struct PairGroupsArgs {
-  const std::int32_t* experts_TK = nullptr;  // what the router wrote
+  // What the router wrote: -1 in a row whose scores are NaN. Rows with other negative numbers are not of the layer. Neither kind has pairs.
+  const std::int32_t* experts_TK = nullptr;
   const float* weights_TK = nullptr;
   std::int64_t rows = 0;
   int top_k = 0;
@@ -25,9 +26,8 @@ struct PairGroupsArgs {
   PairGroups groups;
   std::int32_t* token = nullptr;       // [pairs]: row of a pair
   float* weight = nullptr;             // [pairs]: its routing weight
-  std::int32_t* pair_of_TK = nullptr;  // pair of a row's i-th expert
-  // Set to 1 when a row has -1 in place of its experts: such a row has no pairs, its pair_of is 0.
-  std::int32_t* nan_flag = nullptr;
+  std::int32_t* pair_of_TK = nullptr;  // pair of a row's i-th expert; 0 where it has none
+  std::int32_t* nan_flag = nullptr;    // set to 1 when a row has -1
 };
 
 // The CPU implementation. Its contract id is "pair_groups".

@@ -9,11 +9,8 @@ namespace {
 void CountPairs(const PairGroupsArgs& a) {
   std::fill_n(a.groups.count_X, a.experts, 0);
   for (std::int64_t i = 0; i < a.rows * a.top_k; ++i) {
-    if (a.experts_TK[i] >= 0) {
-      ++a.groups.count_X[a.experts_TK[i]];
-    } else {
-      *a.nan_flag = 1;
-    }
+    if (a.experts_TK[i] >= 0) ++a.groups.count_X[a.experts_TK[i]];
+    if (a.experts_TK[i] == -1) *a.nan_flag = 1;
   }
 }
 

@@ -28,8 +28,8 @@ struct Choices {
   std::vector<float> weights_TK;
 };
 
-// Distinct experts a row, ascending, out of the `used` first; every `nan_every`-th row has none.
-Choices RandomChoices(std::int64_t rows, int top_k, int experts, int used, int nan_every = 0) {
+// Distinct experts a row, ascending, out of the `used` first; every `negative_every`-th row has `negative` instead.
+Choices RandomChoices(std::int64_t rows, int top_k, int experts, int used, int negative_every = 0, int negative = -1) {
   Choices c{rows, top_k, experts, {}, {}};
   std::mt19937 random(static_cast<unsigned>(rows * 131 + experts));
   std::vector<std::int32_t> all(static_cast<std::size_t>(used));
@@ -38,7 +38,7 @@ Choices RandomChoices(std::int64_t rows, int top_k, int experts, int used, int n
     std::shuffle(all.begin(), all.end(), random);
     std::vector<std::int32_t> row(all.begin(), all.begin() + top_k);
     std::sort(row.begin(), row.end());
-    if (nan_every > 0 && t % nan_every == nan_every - 1) std::fill(row.begin(), row.end(), -1);
+    if (negative_every > 0 && t % negative_every == negative_every - 1) std::fill(row.begin(), row.end(), negative);
     c.experts_TK.insert(c.experts_TK.end(), row.begin(), row.end());
   }
   for (std::size_t i = 0; i < c.experts_TK.size(); ++i) c.weights_TK.push_back(0.25f + static_cast<float>(i));
@@ -87,7 +87,7 @@ void CheckGroups(const Choices& c, const Groups& g) {
   bool nan = false;
   for (std::size_t i = 0; i < c.experts_TK.size(); ++i) {
     const std::int32_t expert = c.experts_TK[i], pair = g.pair_of_TK[i];
-    nan = nan || expert < 0;
+    nan = nan || expert == -1;
     if (expert < 0) {
       ASSERT_EQ(pair, 0);
       continue;
@@ -127,6 +127,8 @@ TEST(PairGroups, RowsWithNanHaveNoPairs) {
   Check(RandomChoices(20, 4, 16, 16, 3));
   Check(RandomChoices(3, 2, 8, 8, 1));
 }
+
+TEST(PairGroups, RowsOfOtherLayersHaveNoPairs) { Check(RandomChoices(20, 4, 16, 16, 3, -2)); }
 
 }  // namespace
 }  // namespace lockstep::kernels

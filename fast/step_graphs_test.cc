@@ -1,0 +1,158 @@
+// Captured steps against the same steps as they run: logits of every step, over sequences that come and go, and the life of the graphs.
+#include "fast/step_graphs.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fast/engine.h"
+
+namespace lockstep::fast {
+namespace {
+
+const std::string kModels = LOCKSTEP_SOURCE_DIR "/golden/models/";
+
+// --- on an engine
+
+struct Decode {
+  std::vector<std::vector<float>> logits;  // of each step
+  std::int64_t steps = 0, graph_steps = 0;
+};
+
+// Three sequences that begin with prompts of different lengths; the third leaves half-way. Tokens are given, not chosen.
+Decode RunDecode(const std::string& model, Residency residency, CpuLane lane, Graphs graphs) {
+  EngineOptions options;
+  options.device = kernels::ParseDeviceSpec("cpu,threads=1");
+  options.residency = residency;
+  options.cpu_lane = lane;
+  options.graphs = graphs;
+  options.max_context = 256;
+  options.page_shift = 2;
+  options.poison = true;
+  FastEngine engine(std::make_shared<Checkpoint>(OpenCheckpoint(kModels + model)), options);
+  std::vector<std::unique_ptr<FastSession>> sessions;
+  for (const std::int64_t prompt : {17, 40, 3}) {
+    sessions.emplace_back(static_cast<FastSession*>(engine.NewSession().release()));
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt));
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(3 + i % 40);
+    sessions.back()->Append(ids, 1);
+  }
+  engine.ResetStats();
+  Decode decode;
+  for (std::int32_t step = 0; step < 40; ++step) {
+    if (step == 20) sessions.pop_back();
+    std::vector<std::int32_t> ids(sessions.size());
+    std::vector<Segment> segments(sessions.size());
+    for (std::size_t i = 0; i < sessions.size(); ++i) {
+      ids[i] = static_cast<std::int32_t>((7 * step + 11 * static_cast<std::int32_t>(i)) % 60);
+      segments[i].state = &sessions[i]->state();
+      segments[i].ids = {&ids[i], 1};
+      segments[i].prompt_end = sessions[i]->position() + 1;
+      segments[i].last_rows = 1;
+    }
+    EXPECT_TRUE(engine.RunStep(segments, [] { return false; }));
+    for (const Segment& segment : segments) decode.logits.push_back(segment.logits);
+  }
+  decode.steps = engine.stats().steps;
+  decode.graph_steps = engine.stats().graph_steps;
+  return decode;
+}
+
+void ExpectSameBits(const std::string& model, Residency residency, CpuLane lane) {
+  const Decode plain = RunDecode(model, residency, lane, Graphs::kOff), graphs = RunDecode(model, residency, lane, Graphs::kOn);
+  EXPECT_EQ(plain.graph_steps, 0);
+  EXPECT_EQ(graphs.steps, 40);
+  EXPECT_EQ(graphs.graph_steps, 36) << "of each batch size the first step runs as it is and the second is captured";
+  ASSERT_EQ(plain.logits.size(), graphs.logits.size());
+  for (std::size_t i = 0; i < plain.logits.size(); ++i) {
+    ASSERT_EQ(plain.logits[i].size(), graphs.logits[i].size());
+    ASSERT_EQ(std::memcmp(plain.logits[i].data(), graphs.logits[i].data(), plain.logits[i].size() * sizeof(float)), 0) << "row " << i;
+  }
+}
+
+TEST(CapturedSteps, AllResident) {
+  for (const char* model : {"tiny-v4-mul1", "tiny-v41-mul1", "tiny-v41-mixed"}) ExpectSameBits(model, Residency::kAll, CpuLane::kAuto);
+}
+
+TEST(CapturedSteps, ExpertsOnBothSides) {
+  ExpectSameBits("tiny-v41-mul1", Residency::kRandom, CpuLane::kOff);
+  ExpectSameBits("tiny-v4-mixed", Residency::kRandom, CpuLane::kAll);
+}
+
+// --- alone
+
+// Counts how often its work is done and launched.
+class StepGraphsTest : public testing::Test {
+ protected:
+  StepGraphsTest() : backend_(kernels::MakeCpuBackend(kernels::ParseDeviceSpec("cpu,threads=1"), Profile::kFma)), graphs_(*backend_) {
+    values_ = {device(), 2, "values"};
+    values_.data()[0] = 1;
+  }
+
+  kernels::Device& device() { return backend_->device(0); }
+  // A step that copies value 0 to value 1, in two pieces with a flush between them. True if it ran from graphs.
+  bool Step(const StepShape& shape, std::int64_t generation = 0) {
+    graphs_.Begin(&shape, generation);
+    for (int piece = 0; piece < 2; ++piece) {
+      graphs_.Enqueue(device(), [&] {
+        ++done_;
+        device().CopyWithin(device().compute(), reinterpret_cast<std::byte*>(values_.data() + 1), reinterpret_cast<std::byte*>(values_.data()), sizeof(int));
+      });
+      graphs_.Flush();
+    }
+    return graphs_.End();
+  }
+
+  std::unique_ptr<kernels::Backend> backend_;
+  StepGraphs graphs_;
+  kernels::DeviceArray<int> values_;
+  int done_ = 0;
+};
+
+TEST_F(StepGraphsTest, TheThirdStepRunsFromGraphs) {
+  EXPECT_FALSE(Step({1, 1024, {}}));
+  EXPECT_FALSE(Step({1, 1024, {}}));
+  EXPECT_EQ(done_, 4);
+  values_.data()[0] = 5;
+  EXPECT_TRUE(Step({1, 1024, {}}));
+  EXPECT_EQ(done_, 4) << "the host's part is not done again";
+  EXPECT_EQ(values_.data()[1], 5) << "and memory is read anew";
+}
+
+TEST_F(StepGraphsTest, EveryShapeHasItsOwn) {
+  const std::vector<StepShape> shapes = {{1, 1024, {}}, {2, 1024, {}}, {1, 2048, {}}, {1, 1024, {{0, 1}}}};
+  for (int round = 0; round < 3; ++round) {
+    for (const StepShape& shape : shapes) EXPECT_EQ(Step(shape), round == 2);
+  }
+}
+
+TEST_F(StepGraphsTest, MovedExpertsMakeGraphsVoid) {
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Step({1, 1024, {}}, 7), i == 2);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Step({1, 1024, {}}, 8), i == 2);
+}
+
+TEST_F(StepGraphsTest, AnAbandonedCaptureIsTakenAgain) {
+  const StepShape shape = {1, 1024, {}};
+  Step(shape);
+  graphs_.Begin(&shape, 0);
+  graphs_.Enqueue(device(), [] {});
+  graphs_.Abandon();
+  EXPECT_FALSE(Step(shape));
+  EXPECT_TRUE(Step(shape));
+}
+
+TEST_F(StepGraphsTest, ARefusedShapeStaysAsItIs) {
+  const StepShape shape = {1, 1024, {}};
+  Step(shape);
+  graphs_.Begin(&shape, 0);
+  EXPECT_THROW(graphs_.Enqueue(device(), [] { throw kernels::NotCapturable(); }), kernels::NotCapturable);
+  graphs_.Refuse();
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(Step(shape));
+  EXPECT_EQ(done_, 10);
+}
+
+}  // namespace
+}  // namespace lockstep::fast
