@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -15,6 +16,12 @@ namespace {
 
 const std::string kModels = LOCKSTEP_SOURCE_DIR "/golden/models/";
 
+// Where engines run: LOCKSTEP_TEST_DEVICE, for machines with a device.
+kernels::DeviceSpec TestDevice() {
+  const char* device = std::getenv("LOCKSTEP_TEST_DEVICE");
+  return kernels::ParseDeviceSpec(device ? device : "cpu,threads=1");
+}
+
 // --- on an engine
 
 struct Decode {
@@ -25,7 +32,7 @@ struct Decode {
 // Three sequences that begin with prompts of different lengths; the third leaves half-way. Tokens are given, not chosen.
 Decode RunDecode(const std::string& model, Residency residency, CpuLane lane, Graphs graphs) {
   EngineOptions options;
-  options.device = kernels::ParseDeviceSpec("cpu,threads=1");
+  options.device = TestDevice();
   options.residency = residency;
   options.cpu_lane = lane;
   options.graphs = graphs;
