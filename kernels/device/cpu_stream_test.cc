@@ -71,5 +71,46 @@ TEST(CpuStream, ScratchIsAlignedPrivateAndStays) {
   EXPECT_EQ(stream->SharedScratch(900), shared);
 }
 
+// --- calls
+
+struct DoubledArgs {
+  const int* x = nullptr;
+  std::int64_t rows = 0, hidden = 0;
+  int* y = nullptr;
+};
+
+void Double(Stream&, const DoubledArgs& a) {
+  for (std::int64_t i = 0; i < a.rows; ++i) a.y[i] = 2 * a.x[i];
+}
+
+void Refuse(Stream&, const DoubledArgs&) { throw LaunchError("doubled: no such device function"); }
+
+TEST(KernelCall, AFailureNamesContractAndShapes) {
+  const std::unique_ptr<CpuStream> stream = MakeCpuStream(1);
+  const Kernel<DoubledArgs> kernel = {&Refuse, "doubled/F"};
+  try {
+    kernel(*stream, {nullptr, 3, 5120, nullptr});
+    FAIL() << "expected an error";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(), "doubled/F (rows=3 hidden=5120): doubled: no such device function");
+  }
+}
+
+TEST(KernelCall, ARecordedCallRunsLaterOnWhatItsMemoryHoldsThen) {
+  const std::unique_ptr<CpuStream> stream = MakeCpuStream(1);
+  const Kernel<DoubledArgs> kernel = {&Double, "doubled/F"};
+  int x = 1, y = 0;
+  RecordedCalls calls;
+  stream->Record(&calls);
+  kernel(*stream, {&x, 1, 1, &y});
+  stream->Record(nullptr);
+  EXPECT_EQ(y, 0);
+  for (const int value : {4, 5}) {
+    x = value;
+    for (const auto& call : calls) call();
+    EXPECT_EQ(y, 2 * value);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::kernels

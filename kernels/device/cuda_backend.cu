@@ -26,24 +26,6 @@
 namespace lockstep::kernels {
 namespace {
 
-// What a person can do about an error; empty for the others.
-const char* Advice(cudaError_t error) {
-  switch (error) {
-    case cudaErrorMemoryAllocation:
-      return "; the device is out of memory: lower --vram or --max-context, or make fewer experts resident";
-    case cudaErrorNoDevice:
-      return "; no CUDA device is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu";
-    case cudaErrorInsufficientDriver:
-      return "; the driver is older than this program's CUDA runtime: update it, or use --device cpu";
-    case cudaErrorNoKernelImageForDevice:
-      return "; this program was not built for this GPU's architecture: add it to LOCKSTEP_CUDA_ARCHITECTURES and rebuild";
-    case cudaErrorDevicesUnavailable:
-      return "; the device is lost or in use exclusively: see nvidia-smi and the kernel log, then start again";
-    default:
-      return "";
-  }
-}
-
 // Compiled like every kernel here, to ask for which architecture that was.
 __global__ void CodeKernel() {}
 
@@ -122,7 +104,8 @@ class CudaDevice : public Device {
   std::byte* Allocate(std::size_t bytes, std::string_view what) override {
     if (used_ + bytes > limit_) {
       throw InputError(Description() + ": out of device memory: " + std::string(what) + " needs " + std::to_string(bytes) + " bytes, " +
-                       std::to_string(limit_ - used_) + " of " + std::to_string(limit_) + " are free");
+                       std::to_string(limit_ - used_) + " of " + std::to_string(limit_) + " are free; " +
+                       "end what else runs on it, raise mem= in --device, or lower --chunk");
     }
     Select();
     void* data = nullptr;
@@ -215,11 +198,6 @@ class CudaBackend : public Backend {
 };
 
 }  // namespace
-
-void CheckCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  throw InputError(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error) + Advice(error));
-}
 
 CudaStream::CudaStream(int device) : device_(device) {
   CheckCuda(cudaSetDevice(device), "device selection");

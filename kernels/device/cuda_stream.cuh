@@ -9,12 +9,15 @@
 
 #include "kernels/contract/exact_math.h"
 #include "kernels/contract/float_ops.h"
+#include "kernels/device/cuda_errors.h"
 #include "kernels/device/stream.h"
 
 namespace lockstep::kernels {
 
-// Throws InputError that says what failed and, for the errors a person can act on, what to do.
-void CheckCuda(cudaError_t error, const char* what);
+// Throws InputError that says what failed and what to do.
+inline void CheckCuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw InputError("CUDA: " + DescribeCudaError(error, what));
+}
 
 class CudaStream : public Stream {
  public:
@@ -47,7 +50,10 @@ class CudaStream : public Stream {
 };
 
 inline CudaStream& AsCuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
-inline void CheckLaunch(const char* kernel) { CheckCuda(cudaGetLastError(), kernel); }
+// After a launch. Throws LaunchError; the kernel's caller adds contract and shapes.
+inline void CheckLaunch(const char* kernel) {
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) throw LaunchError(DescribeCudaError(error, kernel));
+}
 
 inline unsigned Blocks(std::int64_t n, std::int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
 

@@ -6,8 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "kernels/device/call_shape.h"
+#include "model/error.h"
 
 namespace lockstep::kernels {
 
@@ -67,16 +72,28 @@ struct KeptArgs {
   Args args;
 };
 
+// Thrown by an implementation whose work could not be launched.
+class LaunchError : public std::runtime_error {
+ public:
+  explicit LaunchError(const std::string& message) : std::runtime_error(message) {}
+};
+
 // One implementation of an operation. `contract` names the bits it computes: "rms_norm/F", "linear/H(sm90)+I".
 template <typename Args>
 struct Kernel {
   void (*run)(Stream&, const Args&) = nullptr;
   std::string_view contract;
+
+  // Throws InputError that names contract and shapes when the device does not take the work.
   void operator()(Stream& stream, const Args& args) const {
     if (RecordedCalls* calls = stream.recording()) {
       calls->push_back([run = run, &stream, kept = KeptArgs<Args>(args)] { run(stream, kept.Get()); });
-    } else {
+      return;
+    }
+    try {
       run(stream, args);
+    } catch (const LaunchError& error) {
+      throw InputError(std::string(contract) + " (" + ShapeOf(args) + "): " + error.what());
     }
   }
 };
