@@ -92,6 +92,9 @@ void ExpertStore::MakeTable(int layer) {
     const auto found = std::find(table->host_forms.begin(), table->host_forms.end(), expert.spec);
     form_X.push_back(static_cast<std::int32_t>(found - table->host_forms.begin()));
     if (found == table->host_forms.end()) table->host_forms.push_back(expert.spec);
+    for (const kernels::LinearSpec* part : {&expert.spec.gate, &expert.spec.up, &expert.spec.down}) {
+      table->all_exl3 = table->all_exl3 && part->kind == kernels::LinearSpec::Kind::kExl3;
+    }
   }
   kernels::Device& on = device(layer);
   const auto fill = [&on](auto& array, const auto& values) {
@@ -117,7 +120,7 @@ void ExpertStore::SetBlob(int layer, int expert) {
 
 const kernels::ExpertTable* ExpertStore::table(int layer) const {
   const LayerTable& table = *tables_[static_cast<std::size_t>(layer)];
-  return table.resident == table.table.experts ? &table.table : nullptr;
+  return table.all_exl3 && table.resident == table.table.experts ? &table.table : nullptr;
 }
 
 bool ExpertStore::WantResident(int layer, int expert, std::size_t room) const {

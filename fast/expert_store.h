@@ -41,7 +41,8 @@ class ExpertStore {
 
   const kernels::ExpertSpec& spec(int layer, int expert) const { return at(layer, expert).spec; }
   bool resident(int layer, int expert) const { return at(layer, expert).device_blob != nullptr; }
-  // The layer's experts for jobs that the device makes; null unless all of them are resident. Its address stays the same.
+  // The layer's experts for jobs that the device makes; null unless all of them are resident, and all of EXL3 matrices. Its address stays
+  // the same.
   const kernels::ExpertTable* table(int layer) const;
   // Changes whenever an expert moves.
   std::int64_t generation() const { return generation_; }
@@ -76,6 +77,7 @@ class ExpertStore {
     kernels::DeviceArray<kernels::ExpertSpec> forms;
     std::vector<kernels::ExpertSpec> host_forms;
     kernels::ExpertTable table;
+    bool all_exl3 = true;
     int resident = 0;  // experts
   };
   void MoveToDevice(kernels::Device& on, Expert& e);

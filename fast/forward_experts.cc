@@ -92,12 +92,13 @@ kernels::ExpertFfnArgs Forward::ExpertArgs(int layer, const Ranges& ranges) {
 // Where every expert is on the device, the device finds its jobs; else the host plans.
 void Forward::RunExperts(int layer, const Ranges& ranges) {
   const kernels::ExpertTable* table = r_.experts.table(layer);
-  if (!table || !kernels().device_jobs) return RunPlannedExperts(layer, ranges);
+  if (!table || Hull(ranges).rows() > kernels().device_job_rows) return RunPlannedExperts(layer, ranges);
   Enqueue([&] {
     kernels::ExpertFfnArgs args = ExpertArgs(layer, ranges);
     args.table = table;
     args.groups = DevicePairs(ranges).groups;
-    args.max_pairs = Hull(ranges).rows() * config_.num_experts_per_tok;
+    args.max_group = Hull(ranges).rows();
+    args.max_pairs = args.max_group * config_.num_experts_per_tok;
     kernels().expert_ffn(stream(), args);
   });
   for (const RowRange& range : ranges) r_.experts.stats().picks_resident += range.rows() * config_.num_experts_per_tok;

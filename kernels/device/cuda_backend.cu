@@ -60,6 +60,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.router = CudaRouter();
   table.pair_groups = CudaPairGroups();
   table.expert_ffn = CudaExpertFfn();
+  table.device_job_rows = 64;  // they decode a weight once for eight rows of an expert
   table.combine = CudaCombine();
   table.engram_gate = CudaEngramGate();
   table.argmax = CudaArgmax();

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/compressor/compressor_cpu.h"
 #include "kernels/elementwise/elementwise_cpu.h"
@@ -28,7 +30,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.router = CpuRouter(isa);
   table.pair_groups = CpuPairGroups();
   table.expert_ffn = CpuExpertFfn(isa, profile);
-  table.device_jobs = true;
+  table.device_job_rows = std::numeric_limits<std::int64_t>::max();
   table.combine = CpuCombine(isa);
   table.engram_gate = CpuEngramGate(isa);
   table.argmax = CpuArgmax(isa);

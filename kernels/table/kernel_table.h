@@ -2,6 +2,7 @@
 // entry carries its contract id, and all entries of one table belong to one profile.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "kernels/attention/attention.h"
@@ -37,7 +38,8 @@ struct KernelTable {
   Kernel<RouterArgs> router;
   Kernel<PairGroupsArgs> pair_groups;
   Kernel<ExpertFfnArgs> expert_ffn;
-  bool device_jobs = false;  // whether expert_ffn takes jobs that the device made (ExpertFfnArgs::table)
+  // Most rows of a step whose experts had better take jobs that the device made (ExpertFfnArgs::table), if all their matrices are EXL3.
+  std::int64_t device_job_rows = 0;
   Kernel<CombineArgs> combine;
   Kernel<EngramGateArgs> engram_gate;
   Kernel<ArgmaxArgs> argmax;
