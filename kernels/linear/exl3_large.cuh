@@ -169,15 +169,16 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
   std::uint32_t a[2][4][4];
   DecodeStage<kB2, kWeight>(reader, large_shared + Stage::kCodes, a[0]);
   std::byte *stage = large_shared, *free_stage = ring_end - Stage::kBytes;
-  // Multiplies one half by `now` and meanwhile decodes the next, which exists even past the end: its bytes are old, its fragments are not used.
-  const auto step = [&](bool odd, std::uint32_t (&now)[4][4], std::uint32_t (&next)[4][4]) {
+  // Starts the products of one half with `now`; while they run, decodes the next half into `other`, which the half before used. There is a next
+  // one even past the end: its bytes are old, its fragments are not used.
+  const auto step = [&](bool odd, std::uint32_t (&now)[4][4], std::uint32_t (&other)[4][4]) {
     TileProduct<kSlots>::Start(sum, now, stage, /*accumulate=*/!kInteger || odd);
+    TileProduct<kSlots>::WaitForPrevious(other);
     // The copies of the next stage are kStages - 3 groups back; the stage before this one is free once every warp is here.
     CopyWait<kStages - 3>();
     meet();
     copy(free_stage, kStages % 2 == 0 ? !odd : odd);
-    DecodeStage<kB2, kWeight>(reader, after(stage) + Stage::kCodes, next);
-    TileProduct<kSlots>::Wait(sum, now);
+    DecodeStage<kB2, kWeight>(reader, after(stage) + Stage::kCodes, other);
     free_stage = stage;
     stage = after(stage);
   };
@@ -187,10 +188,17 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
     for (; half < end; half += 2) {
       step(false, a[0], a[1]);
       step(true, a[1], a[0]);
-      if constexpr (kInteger) AddBlock<kSlots, kTerms>(reinterpret_cast<const float*>(free_stage + Stage::kCodes + Stage::kWeights), sum, y);
+      if constexpr (kInteger) {
+        TileProduct<kSlots>::Wait(sum, a[1]);
+        AddBlock<kSlots, kTerms>(reinterpret_cast<const float*>(free_stage + Stage::kCodes + Stage::kWeights), sum, y);
+      }
     }
-    if constexpr (kInteger) FoldSegment(s, folds, y);
-    else FoldSegment(s, folds, sum);
+    if constexpr (kInteger) {
+      FoldSegment(s, folds, y);
+    } else {
+      TileProduct<kSlots>::Wait(sum, a[1]);
+      FoldSegment(s, folds, sum);
+    }
   }
 
   // Results [row][column] for the rows' epilogue. The ring is free once every warp is here; own folds are read before they are overwritten.

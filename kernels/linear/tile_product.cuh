@@ -12,7 +12,8 @@ namespace lockstep::kernels {
 
 template <int kSlots>
 struct TileProduct {
-  // Products run on until Wait; the registers of `a` and `sum` and the memory of `b` must stay as they are until then.
+  // Products run on after Start. Of the last but one: `a` and the memory of `b` are free after WaitForPrevious. Of all: after Wait, which also
+  // makes `sum` readable.
   static __device__ void Start(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4], const std::byte* b, bool accumulate) {
     WgmmaFence();
     const std::uint64_t descriptor = SwizzledDescriptor(b);
@@ -20,7 +21,15 @@ struct TileProduct {
     for (int step = 0; step < 4; ++step) WgmmaF16<kSlots>(sum, a[step], descriptor + step * (32 / 16), accumulate || step > 0);
     WgmmaCommit();
   }
-  static __device__ void Wait(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4]) { WgmmaWait(sum, a); }
+  static __device__ void WaitForPrevious(const std::uint32_t (&a)[4][4]) {
+    WgmmaWait<1>();
+    KeepUntilHere(a);
+  }
+  static __device__ void Wait(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4]) {
+    WgmmaWait<0>();
+    KeepUntilHere(a);
+    ReadFromHere(sum);
+  }
 };
 
 #else
@@ -44,6 +53,7 @@ struct TileProduct {
       }
     }
   }
+  static __device__ void WaitForPrevious(const std::uint32_t (&)[4][4]) {}
   static __device__ void Wait(float (&)[kSlots / 2], const std::uint32_t (&)[4][4]) {}
 };
 

@@ -18,12 +18,19 @@ __device__ inline void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.ali
 // Shared memory written by ordinary or asynchronous copies becomes visible to wgmma; a barrier follows.
 __device__ inline void FenceForTensorCores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Waits for all products and ties the registers that they read and write to the wait.
-template <int kRegisters>
-__device__ inline void WgmmaWait(float (&c)[kRegisters], const std::uint32_t (&a)[4][4]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+// Waits until at most kPending groups are under way.
+template <int kPending>
+__device__ inline void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Ties registers to this place: what products in flight read or write is not reused or read before.
+__device__ inline void KeepUntilHere(const std::uint32_t (&a)[4][4]) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) asm volatile("" ::"r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]) : "memory");
+}
+template <int kRegisters>
+__device__ inline void ReadFromHere(float (&c)[kRegisters]) {
 #pragma unroll
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(c[i])::"memory");
 }
