@@ -14,11 +14,11 @@ set(LOCKSTEP_CUDA_ARCHITECTURES 90a CACHE STRING "CUDA architectures to build fo
 
 set(LOCKSTEP_CUDA_GENCODE "")
 foreach(arch ${LOCKSTEP_CUDA_ARCHITECTURES})
-  list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode;arch=compute_${arch},code=sm_${arch}")
+  list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode=arch=compute_${arch},code=sm_${arch}")
 endforeach()
 list(GET LOCKSTEP_CUDA_ARCHITECTURES -1 last_arch)
 if(NOT last_arch MATCHES "[a-z]$")
-  list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode;arch=compute_${last_arch},code=compute_${last_arch}")
+  list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode=arch=compute_${last_arch},code=compute_${last_arch}")
 endif()
 
 # No fused or approximate arithmetic that is not written: docs/numerics.md.
