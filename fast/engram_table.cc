@@ -12,7 +12,7 @@ namespace lockstep::fast {
 namespace {
 
 constexpr std::int64_t kScaleBlock = 32;
-constexpr int kMaxNgram = 16, kMaxColumns = 256;
+constexpr int kMaxColumns = 256;
 
 }  // namespace
 

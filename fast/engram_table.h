@@ -12,6 +12,8 @@ namespace lockstep::fast {
 
 class EngramTable {
  public:
+  static constexpr int kMaxNgram = 16;
+
   // Throws InputError when the token map cannot be had.
   explicit EngramTable(const Checkpoint& checkpoint);
 

@@ -1,6 +1,9 @@
 #include "fast/step_record.h"
 
 #include <algorithm>
+#include <array>
+#include <exception>
+#include <mutex>
 #include <string>
 
 #include "model/error.h"
@@ -38,7 +41,7 @@ void StepMemory::Download(std::size_t begin) {
 
 StepRecord::StepRecord(kernels::Backend& backend, const Checkpoint& checkpoint, const TailRule& rule, KvFactory& kv,
                        const std::vector<int>& device_of, std::int64_t max_rows)
-    : config_(checkpoint.config), rule_(rule), kv_(kv), device_of_(device_of), engram_(checkpoint) {
+    : config_(checkpoint.config), rule_(rule), kv_(kv), device_of_(device_of), host_stream_(backend.host_stream()), engram_(checkpoint) {
   layers_.resize(static_cast<std::size_t>(config_.num_layers));
   for (int d = 0; d < backend.device_count(); ++d) {
     devices_.emplace_back().memory = std::make_unique<StepMemory>(backend, backend.device(d), Bytes(d, max_rows));
@@ -191,12 +194,29 @@ void StepRecord::DescribeEngram(int layer, std::span<Segment> segments) {
   for (const Segment& s : segments) {
     // The last kv source reads out for all new rows, before what waits in the stash joins them.
     const std::int64_t begin = layer == rule_.first_decoder_layer() ? s.begin() : FirstKvPosition(layer, s);
-    for (std::int64_t p = begin; p < s.end(); ++p) {
-      recent_ids_.clear();
-      for (std::int64_t q = p; q >= 0 && q > p - config_.engram.max_ngram_size; --q) recent_ids_.push_back(s.IdAt(q));
-      engram_.Gather(index, recent_ids_, record.engram.host + s.RowOf(p) * EngramWidth());
-    }
+    GatherEngram(index, s, begin, record.engram.host);
   }
+}
+
+// Table rows for the segment's positions from `begin` on, on all host threads: each is dozens of reads here and there.
+void StepRecord::GatherEngram(int index, const Segment& s, std::int64_t begin, std::uint16_t* rows) {
+  constexpr std::int64_t kPiece = 8;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  host_stream_.ParallelFor(s.end() - begin, kPiece, [&](std::int64_t first, std::int64_t last, int) {
+    std::array<std::int32_t, EngramTable::kMaxNgram> recent;
+    try {
+      for (std::int64_t p = begin + first; p < begin + last; ++p) {
+        std::size_t known = 0;
+        for (std::int64_t q = p; q >= 0 && q > p - config_.engram.max_ngram_size; --q) recent[known++] = s.IdAt(q);
+        engram_.Gather(index, std::span(recent).first(known), rows + s.RowOf(p) * EngramWidth());
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
 }
 
 // The compressed rows and index keys that the step completes.

@@ -115,6 +115,7 @@ class StepRecord {
   void DescribeAttention(int layer, std::span<Segment> segments, std::byte* window_rows);
   void DescribeWindowStores(int layer, const Segment& segment);
   void DescribeEngram(int layer, std::span<Segment> segments);
+  void GatherEngram(int index, const Segment& s, std::int64_t begin, std::uint16_t* rows);
   void DescribeEntries(int layer, std::span<Segment> segments, bool fixed_shape);
   void DescribePool(int layer, const Segment& segment, DoubleRing* history, bool overlap, std::int64_t first_entry, kernels::PoolEntry* entries,
                     float** slots_T);
@@ -125,12 +126,12 @@ class StepRecord {
   const TailRule& rule_;
   KvFactory& kv_;
   std::vector<int> device_of_;
+  kernels::CpuStream& host_stream_;
   EngramTable engram_;
   std::vector<DeviceRecord> devices_;
   std::vector<LayerRecord> layers_;
   std::vector<std::int64_t> positions_;  // [rows]
   Ranges new_rows_;
-  std::vector<std::int32_t> recent_ids_;
 };
 
 }  // namespace lockstep::fast

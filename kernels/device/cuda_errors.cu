@@ -24,7 +24,9 @@ const char* Advice(cudaError_t error) {
       return "another process holds the device exclusively: end it, or name another device";
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
+#if CUDART_VERSION >= 13000
     case cudaErrorContained:
+#endif
     case cudaErrorHardwareStackError:
     case cudaErrorLaunchTimeout:
     case cudaErrorContextIsDestroyed:
