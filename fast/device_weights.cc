@@ -1,6 +1,7 @@
 #include "fast/device_weights.h"
 
 #include <algorithm>
+#include <algorithm>
 #include <cmath>
 
 #include "fast/random_weights.h"
@@ -80,6 +81,10 @@ class Loader {
     layer.wq_b = Linear(w.wq_b);
     layer.wkv = Linear(w.wkv);
     for (const LinearWeight& group : w.wo_a) layer.wo_a.push_back(Linear(group, /*quantize_input=*/false));
+    const auto alike = [&](const DeviceLinear& group) { return group.spec == layer.wo_a.front().spec; };
+    if (layer.wo_a.size() > 1 && std::all_of(layer.wo_a.begin(), layer.wo_a.end(), alike)) {
+      for (const DeviceLinear& group : layer.wo_a) layer.wo_a_blobs.push_back(group.blob.data());
+    }
     layer.wo_b = Linear(w.wo_b);
     if (w.compressor) layer.compressor = Compressor(*w.compressor, config_.head_dim);
     if (w.indexer.compressor) layer.index_compressor = Compressor(*w.indexer.compressor, config_.index_head_dim);

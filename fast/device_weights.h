@@ -42,7 +42,8 @@ struct DeviceLayer {
   kernels::DeviceArray<float> attn_norm, ffn_norm, q_norm, kv_norm, sink;
   DeviceHc hc_attn, hc_ffn;
   DeviceLinear wq_a, wq_b, wkv, wo_b;
-  std::vector<DeviceLinear> wo_a;
+  std::vector<DeviceLinear> wo_a;               // [G]
+  std::vector<const std::byte*> wo_a_blobs;     // [G], if several have one spec: then they run as one; else empty
   std::optional<DeviceCompressor> compressor, index_compressor;
   std::optional<DeviceLinear> index_wq_b, index_weights, index_wk;
   kernels::DeviceArray<float> index_k_norm;

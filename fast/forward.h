@@ -80,6 +80,7 @@ class Forward {
                   const StepArray<kernels::PoolEntry>& pool, const StepArray<float*>& history_to, std::uint16_t* latent);
   void AppendIndexKeys(int layer);
   void AttendTile(int layer, RowRange tile);
+  void ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows);
   void SelectEntries(int layer, RowRange tile);
 
   // Experts.

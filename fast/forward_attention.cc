@@ -142,11 +142,32 @@ void Forward::AttendTile(int layer, RowRange tile) {
   Rope(layer, ws().heads.data(), tile_rows, config_.num_heads, config_.head_dim, positions, true);
   TraceRange(step::kAttnHeads, layer, ws().heads.data(), head_width, tile);
 
-  const std::int64_t group_in = head_width / config_.o_groups, group_out = config_.o_lora_rank, groups_width = group_out * config_.o_groups;
-  for (int g = 0; g < config_.o_groups; ++g) {
-    Linear(w.wo_a[static_cast<std::size_t>(g)], ws().heads.data() + g * group_in, head_width, tile_rows, ws().groups.data() + g * group_out, groups_width);
-  }
+  const std::int64_t groups_width = std::int64_t{config_.o_lora_rank} * config_.o_groups;
+  ProjectGroups(w, tile_rows);
   Linear(w.wo_b, ws().groups.data(), groups_width, tile_rows, ws().f_TE.data() + tile.begin * hidden, hidden);
+}
+
+// Heads to the low-rank outputs of the groups.
+void Forward::ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows) {
+  const std::int64_t head_width = std::int64_t{config_.num_heads} * config_.head_dim, group_in = head_width / config_.o_groups;
+  const std::int64_t group_out = config_.o_lora_rank, groups_width = group_out * config_.o_groups;
+  if (w.wo_a_blobs.empty()) {
+    for (int g = 0; g < config_.o_groups; ++g) {
+      Linear(w.wo_a[static_cast<std::size_t>(g)], ws().heads.data() + g * group_in, head_width, tile_rows, ws().groups.data() + g * group_out, groups_width);
+    }
+    return;
+  }
+  kernels::LinearArgs all;
+  all.spec = &w.wo_a.front().spec;
+  all.groups = config_.o_groups;
+  all.blob_G = w.wo_a_blobs.data();
+  all.x = ws().heads.data();
+  all.x_stride = head_width;
+  all.rows = tile_rows;
+  all.y_bf16 = ws().groups.data();
+  all.y_stride = groups_width;
+  all.overflow = here().overflow.device + layer_;
+  kernels().linear(stream(), all);
 }
 
 void Forward::SelectEntries(int layer, RowRange tile) {

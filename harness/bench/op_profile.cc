@@ -32,7 +32,8 @@ std::string Detail(const Args&) {
   return "";
 }
 std::string Detail(const kernels::LinearArgs& a) {
-  return std::to_string(a.spec->in_features) + "->" + std::to_string(a.spec->out_features) + " " + FormOf(*a.spec);
+  const std::string groups = a.groups > 1 ? std::to_string(a.groups) + " x " : "";
+  return groups + std::to_string(a.spec->in_features) + "->" + std::to_string(a.spec->out_features) + " " + FormOf(*a.spec);
 }
 std::string Detail(const kernels::ExpertFfnArgs& a) { return a.token ? "routed" : "shared"; }
 std::string Detail(const kernels::AttentionArgs& a) { return a.all_visible ? "window and all" : a.selected_TK ? "window and selected" : "window"; }

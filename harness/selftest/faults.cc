@@ -114,17 +114,19 @@ void LoseOpenGroup(Stream& stream, const CompressorArgs& args) {
 
 // --- linears
 
+std::int64_t InputWidth(const LinearArgs& args) { return std::int64_t{args.groups} * args.spec->in_features; }
+
 std::vector<std::uint16_t> CopyInput(const LinearArgs& args) {
   std::vector<std::uint16_t> x;
   for (std::int64_t r = 0; r < args.rows; ++r) {
-    x.insert(x.end(), args.x + r * args.x_stride, args.x + r * args.x_stride + args.spec->in_features);
+    x.insert(x.end(), args.x + r * args.x_stride, args.x + r * args.x_stride + InputWidth(args));
   }
   return x;
 }
 
 void DropLastInput(Stream& stream, const LinearArgs& args) {
   std::vector<std::uint16_t> x = CopyInput(args);
-  const std::int64_t width = args.spec->in_features;
+  const std::int64_t width = InputWidth(args);
   for (std::int64_t r = 0; r < args.rows; ++r) x[static_cast<std::size_t>((r + 1) * width - 1)] = 0;
   LinearArgs wrong = args;
   wrong.x = x.data();

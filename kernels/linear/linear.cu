@@ -283,15 +283,21 @@ void RunDensePart(CudaStream& stream, const GroupedLinear& g, int part) {
 }
 
 void RunLinear(Stream& stream, const LinearArgs& a) {
+  // One row of several matrices is a row for each of them, of one launch; more rows would be decoded for one at a time.
+  const bool together = a.groups > 1 && a.rows == 1;
+  for (int i = 0; a.groups > 1 && !together && i < a.groups; ++i) RunLinear(stream, GroupOf(a, i));
+  if (a.groups > 1 && !together) return;
   GroupedLinear g;
-  g.specs = {a.spec};
-  g.blobs = {a.blob};
-  g.runs = {{0, 0, a.rows}};
+  for (int i = 0; i < a.groups; ++i) {
+    g.specs.push_back(a.spec);
+    g.blobs.push_back(together ? a.blob_G[i] : a.blob);
+    g.runs.push_back({i, i, a.rows});
+  }
   g.x = a.x;
-  g.x_stride = a.x_stride;
+  g.x_stride = together ? a.spec->in_features : a.x_stride;
   g.y_bf16 = a.y_bf16;
   g.y_fp32 = a.y_fp32;
-  g.y_stride = a.y_stride;
+  g.y_stride = together ? a.spec->out_features : a.y_stride;
   g.overflow = a.overflow;
   RunGroupedLinear(AsCuda(stream), g);
 }

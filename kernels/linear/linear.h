@@ -15,6 +15,10 @@ namespace lockstep::kernels {
 struct LinearArgs {
   const LinearSpec* spec = nullptr;  // host
   const std::byte* blob = nullptr;   // device, spec->bytes
+  // More than one: matrices of one spec side by side, blobs in a list on the host that stays where it is. Matrix g takes
+  // the g-th in_features elements of a row of x and gives the g-th out_features of a row of y.
+  int groups = 1;
+  const std::byte* const* blob_G = nullptr;
   const std::uint16_t* x = nullptr;  // bf16 [rows][x_stride]; rows 4-byte aligned if in_features is even
   std::int64_t x_stride = 0;
   std::int64_t rows = 0;
@@ -25,6 +29,17 @@ struct LinearArgs {
   // names the layer. May be null for other linears.
   std::int32_t* overflow = nullptr;
 };
+
+// The call of one of several matrices.
+inline LinearArgs GroupOf(const LinearArgs& args, int g) {
+  LinearArgs one = args;
+  one.groups = 1;
+  one.blob = args.blob_G[g];
+  one.x += std::int64_t{g} * args.spec->in_features;
+  if (one.y_bf16) one.y_bf16 += std::int64_t{g} * args.spec->out_features;
+  if (one.y_fp32) one.y_fp32 += std::int64_t{g} * args.spec->out_features;
+  return one;
+}
 
 // The CPU implementation. Its contract id is "linear/H(<profile>)+I+F", the same for every `isa`.
 Kernel<LinearArgs> CpuLinear(Isa isa, Profile profile);

@@ -68,7 +68,10 @@ template <Isa isa>
 struct For {
   template <Profile profile>
   struct Run {
-    static void Call(Stream& stream, const LinearArgs& args) { RunAll<isa, profile>(stream, args); }
+    static void Call(Stream& stream, const LinearArgs& args) {
+      if (args.groups == 1) return RunAll<isa, profile>(stream, args);
+      for (int g = 0; g < args.groups; ++g) RunAll<isa, profile>(stream, GroupOf(args, g));
+    }
   };
 };
 
