@@ -8,6 +8,7 @@
 #include "kernels/contract/segments.h"
 #include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/exl3_epilogue.cuh"
+#include "kernels/linear/stage_copies.cuh"
 #include "kernels/linear/tile_product.cuh"
 #include "kernels/linear/trellis_cuda.cuh"
 
@@ -29,21 +30,26 @@ template <int kB2, int kSlots>
 struct LargeShared {
   static constexpr std::size_t kFolds = 2 * std::size_t{kSlots} / 2 * kLargeThreads * sizeof(float), kResult = std::size_t{kSlots} * 132 * sizeof(float);
   // Tiles of 64 rows leave room for a second block on the multiprocessor.
-  static constexpr int kStages = kSlots > 64 && 4 * LargeStage<kB2, kSlots>::kBytes + kFolds <= kMaxShared ? 4 : 3;
+  static constexpr int kStages = kSlots > 64 && 4 * LargeStage<kB2, kSlots>::kBytes + kFolds + 64 <= kMaxShared ? 4 : 3;
   static constexpr std::size_t kRing = std::size_t{kStages} * LargeStage<kB2, kSlots>::kBytes;
-  static constexpr std::size_t kBytes = std::max(kRing + kFolds, kResult);
+  static constexpr std::size_t kBarriers = std::max(kRing + kFolds, kResult);
+  static constexpr std::size_t kBytes = kBarriers + 64;
   static_assert(kBytes <= kMaxShared);
 };
 
-// A block's way through its inputs, 64 a step: the tile's codes, the eight strips' weights, the scales.
+// A block's way through its inputs, 64 a step: the tile's codes, the eight strips' weights, the scales. Weights and scales are copied in the
+// thread's groups of asynchronous copies.
 template <int kB2, int kSlots, bool kInteger>
 class LargeStream {
  public:
   using Stage = LargeStage<kB2, kSlots>;
 
-  __device__ LargeStream(const Exl3Call& call, const Exl3Job& job, std::int64_t slot, std::int64_t column) {
+  static constexpr int kStages = LargeShared<kB2, kSlots>::kStages;
+
+  // `barriers`: shared memory of StageCopies.
+  __device__ LargeStream(const Exl3Call& call, const Exl3Job& job, std::int64_t slot, std::int64_t column, std::byte* barriers) : copies_(barriers) {
     const int thread = static_cast<int>(threadIdx.x);
-    codes_ = call.codes + call.terms() * slot * (kHalf * 2) + thread * 16;
+    codes_ = call.codes + call.terms() * slot * (kHalf * 2);
     codes_step_ = call.terms() * call.tiles.slots() * (kHalf * 2);
     const std::int64_t strip_bytes = call.in * kB2;  // 16 columns
     const auto* strips = reinterpret_cast<const std::byte*>(job.tiles) + column / 16 * strip_bytes;
@@ -59,9 +65,8 @@ class LargeStream {
 
   // The next 64 inputs; `odd`: the second half of a 128-block, with which its scales travel.
   __device__ void Copy(std::byte* stage, bool odd) {
+    copies_.Start(stage, codes_);
     std::byte* to = stage + threadIdx.x * 16;
-#pragma unroll
-    for (int i = 0; i < Stage::kCodes / 16 / kLargeThreads; ++i) CopyAsync16(to + i * kLargeThreads * 16, codes_ + i * kLargeThreads * 16);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if ((i + 1) * kLargeThreads <= 8 * kStripPieces || static_cast<int>(threadIdx.x) + i * kLargeThreads < 8 * kStripPieces) {
@@ -75,9 +80,13 @@ class LargeStream {
     scales_ += scales_step_;
   }
 
+  // Until the codes of the next stage in turn are there.
+  __device__ void WaitForCodes() { copies_.Wait(); }
+
  private:
   static constexpr int kStripPieces = Stage::kStrip / 16, kPieces = (8 * kStripPieces + kLargeThreads - 1) / kLargeThreads;  // of 16 bytes
 
+  StageCopies<kStages, Stage::kCodes, kLargeThreads> copies_;
   const std::byte *codes_, *weights_[kPieces], *scales_;
   std::int64_t codes_step_, scales_step_;
   bool has_scales_;
@@ -143,22 +152,19 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
 #pragma unroll
   for (int i = 0; i < 2 * kResults; ++i) folds[i * kLargeThreads + threadIdx.x] = 0.0f;
 
-  LargeStream<kB2, kSlots, kInteger> stream(call, job, slot, column);
+  LargeStream<kB2, kSlots, kInteger> stream(call, job, slot, column, large_shared + LargeShared<kB2, kSlots>::kBarriers);
+  __syncthreads();
   int to_copy = static_cast<int>(call.in / kHalf);  // halves
   const auto copy = [&](std::byte* stage, bool odd) {
     if (to_copy > 0) stream.Copy(stage, odd);
     --to_copy;
     CopyCommit();
   };
-  const auto meet = [] {
-    FenceForTensorCores();
-    __syncthreads();
-  };
   const auto after = [&](std::byte* stage) { return stage + Stage::kBytes == ring_end ? large_shared : stage + Stage::kBytes; };
 #pragma unroll
   for (int half = 0; half < kStages - 1; ++half) copy(large_shared + half * Stage::kBytes, half % 2 == 1);
   CopyWait<kStages - 2>();
-  meet();
+  __syncthreads();
 
   const RunReader<kB2> reader;
   float sum[kSums], y[kInteger ? kResults : 1];
@@ -172,11 +178,12 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
   // Starts the products of one half with `now`; while they run, decodes the next half into `other`, which the half before used. There is a next
   // one even past the end: its bytes are old, its fragments are not used.
   const auto step = [&](bool odd, std::uint32_t (&now)[4][4], std::uint32_t (&other)[4][4]) {
+    stream.WaitForCodes();
     TileProduct<kSlots>::Start(sum, now, stage, /*accumulate=*/!kInteger || odd);
     TileProduct<kSlots>::WaitForPrevious(other);
     // The copies of the next stage are kStages - 3 groups back; the stage before this one is free once every warp is here.
     CopyWait<kStages - 3>();
-    meet();
+    __syncthreads();
     copy(free_stage, kStages % 2 == 0 ? !odd : odd);
     DecodeStage<kB2, kWeight>(reader, after(stage) + Stage::kCodes, other);
     free_stage = stage;

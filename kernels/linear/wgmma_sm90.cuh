@@ -15,13 +15,6 @@ __device__ inline std::uint64_t SwizzledDescriptor(const void* tile) {
 
 __device__ inline void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Shared memory written by ordinary or asynchronous copies becomes visible to wgmma; a barrier follows.
-__device__ inline void FenceForTensorCores() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // Waits until at most kPending groups are under way.
 template <int kPending>
 __device__ inline void WgmmaWait() {

@@ -1,0 +1,71 @@
+// The row codes of a ring's stages on their way to shared memory: a bulk copy a stage where the architecture has a copy engine for it, so that the
+// tensor cores read what no thread wrote and nobody waits for a proxy fence; 16-byte copies of all threads elsewhere.
+#pragma once
+
+#include "kernels/linear/async_copy.cuh"
+
+namespace lockstep::kernels {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+template <int kStages, int kBytes, int kThreads>
+class StageCopies {
+ public:
+  static constexpr int kBarrierBytes = 8 * kStages;
+
+  // `barriers`: kBarrierBytes of shared memory. A block barrier must follow.
+  __device__ explicit StageCopies(std::byte* barriers) : barriers_(static_cast<std::uint32_t>(__cvta_generic_to_shared(barriers))) {
+    if (threadIdx.x != 0) return;
+    for (int stage = 0; stage < kStages; ++stage) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * stage) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+
+  // The next stage in turn. All threads call; the stage must be free.
+  __device__ void Start(std::byte* to, const std::byte* from) {
+    if (threadIdx.x == 0) {
+      const std::uint32_t barrier = barriers_ + 8 * start_;
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kBytes) : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+                   "l"(from), "r"(kBytes), "r"(barrier)
+                   : "memory");
+    }
+    start_ = start_ + 1 == kStages ? 0 : start_ + 1;
+  }
+
+  // Until the next stage in turn is there.
+  __device__ void Wait() {
+    std::uint32_t done = 0;
+    while (!done) {
+      asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+                   : "=r"(done)
+                   : "r"(barriers_ + 8 * wait_), "r"(parity_)
+                   : "memory");
+    }
+    wait_ = wait_ + 1 == kStages ? 0 : wait_ + 1;
+    if (wait_ == 0) parity_ ^= 1u;
+  }
+
+ private:
+  std::uint32_t barriers_, parity_ = 0;
+  int start_ = 0, wait_ = 0;
+};
+
+#else
+
+// The copies join the thread's group of asynchronous copies; its wait and a block barrier end them.
+template <int kStages, int kBytes, int kThreads>
+class StageCopies {
+ public:
+  static constexpr int kBarrierBytes = 8 * kStages;
+
+  __device__ explicit StageCopies(std::byte*) {}
+  __device__ void Start(std::byte* to, const std::byte* from) {
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < kBytes; at += kThreads * 16) CopyAsync16(to + at, from + at);
+  }
+  __device__ void Wait() {}
+};
+
+#endif
+
+}  // namespace lockstep::kernels
