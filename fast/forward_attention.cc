@@ -131,6 +131,7 @@ void Forward::AttendTile(int layer, RowRange tile) {
   attention.window_format = r_.kv.formats().window;
   attention.compressed_format = r_.kv.formats().compressed;
   attention.all_visible = config_.KvSourceOf(layer) >= 0 && index_source < 0;
+  if (attention.all_visible) attention.max_visible = position_bound_ / config_.ratio(layer);
   if (index_source >= 0) {
     attention.selected_TK = ws().selected.data() + tile.begin * config_.index_topk;
     attention.count_T = record_.layer(index_source).selected_count.device + tile.begin;

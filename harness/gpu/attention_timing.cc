@@ -83,6 +83,7 @@ class AttentionCase {
     a.window_format = model_.window;
     a.compressed_format = model_.compressed;
     a.all_visible = c_.ratio > 0 && c_.all_visible;
+    if (a.all_visible) a.max_visible = Visible(c_.rows - 1);
     return a;
   }
   AttentionArgs Device(int set) {

@@ -24,6 +24,7 @@ struct AttentionArgs {
   int window = 0;  // sliding_window W: positions max(0, p-W+1) .. p
   RowFormat window_format, compressed_format;
   bool all_visible = false;                    // take every visible entry instead of a selection
+  std::int64_t max_visible = 0;                // all_visible: no row of the step sees more, as far as the host knows; 0: it does not know
   const std::int32_t* selected_TK = nullptr;   // [T][top_k] ascending
   const std::int32_t* count_T = nullptr;
   int top_k = 0;

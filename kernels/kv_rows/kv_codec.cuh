@@ -1,6 +1,9 @@
 // The packed row formats of kv_rows.h on the device: values of single channels, and packing by one warp. docs/numerics.md section 5.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/kv_rows/kv_rows.h"
 
@@ -56,6 +59,73 @@ __device__ inline std::uint16_t PackedChannel(const RowFormat& f, const std::byt
       return BF16Bits(contract::Mul(E2M1Value(code), f.kind == RowFormat::Kind::kFp4E4M3 ? E4M3Value(scale) : PowerOfExponent(scale)));
     }
   }
+}
+
+// Whether a format's rows can be read eight channels at a time: no eight channels straddle two scales or two kinds of storage.
+__host__ __device__ inline bool ReadableByEights(const RowFormat& f) {
+  return f.width % 8 == 0 && f.quantized % 8 == 0 && (f.kind == RowFormat::Kind::kBf16 || (f.block % 8 == 0 && (f.block & (f.block - 1)) == 0));
+}
+
+// Four FP4 codes (the low 16 bits) as bf16.
+__device__ inline uint2 Fp4Values(unsigned codes) {
+  // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6: high and low bytes, chosen by the three magnitude bits.
+  const unsigned magnitude = codes & 0x7777u, sign = __byte_perm(0x8000u, 0u, (codes >> 3) & 0x1111u);
+  const unsigned high = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitude) | sign, low = __byte_perm(0xc0800000u, 0xc0804000u, magnitude);
+  return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
+}
+
+// The same times a bf16 scale: exact where the product has at most eight significant bits, as with every scale here.
+__device__ inline uint2 ScaledFp4(unsigned codes, __nv_bfloat162 scale) {
+  uint2 pairs = Fp4Values(codes);
+  const auto scaled = [scale](unsigned& pair) {
+    const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&pair), scale);
+    pair = *reinterpret_cast<const unsigned*>(&product);
+  };
+  scaled(pairs.x);
+  scaled(pairs.y);
+  return pairs;
+}
+
+// Four E4M3 codes times a power of two as bf16.
+__device__ inline uint2 ScaledFp8(unsigned codes, float scale) {
+  unsigned pair[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes >> (16 * i)), __NV_E4M3);
+    const float2 value = __half22float2(__half2(raw));
+    const __nv_bfloat162 rounded = __floats2bfloat162_rn(contract::Mul(value.x, scale), contract::Mul(value.y, scale));
+    pair[i] = *reinterpret_cast<const unsigned*>(&rounded);
+  }
+  return make_uint2(pair[0], pair[1]);
+}
+
+// Channels d .. d+7 of a packed row as bf16 bits, d a multiple of 8. The row is 4-byte aligned and its format readable by eights.
+__device__ inline uint4 PackedEight(const RowFormat& f, const std::byte* row, int d) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(row);
+  const auto* words = reinterpret_cast<const std::uint32_t*>(row);
+  if (f.kind == RowFormat::Kind::kBf16) return make_uint4(words[d / 2], words[d / 2 + 1], words[d / 2 + 2], words[d / 2 + 3]);
+  const int shift = 31 - __clz(f.block);
+  uint2 low, high;
+  if (f.kind != RowFormat::Kind::kFp8) {
+    const unsigned code = bytes[f.width / 2 + (d >> shift)], codes = words[d / 8];
+    const __nv_bfloat162 scale = __float2bfloat162_rn(f.kind == RowFormat::Kind::kFp4E4M3 ? E4M3Value(code) : PowerOfExponent(code));
+    low = ScaledFp4(codes & 0xffffu, scale);
+    high = ScaledFp4(codes >> 16, scale);
+  } else if (d < f.quantized) {
+    const float scale = PowerOfExponent(bytes[f.quantized + (d >> shift)]);
+    low = ScaledFp8(words[d / 4], scale);
+    high = ScaledFp8(words[d / 4 + 1], scale);
+  } else {  // bf16 values behind an odd number of scales
+    const int at = f.quantized + ((f.quantized + f.block - 1) >> shift) + 2 * (d - f.quantized), offset = 8 * (at & 3);
+    const std::uint32_t* first = words + at / 4;
+    unsigned word[5];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) word[i] = first[i];
+    word[4] = offset == 0 ? 0u : first[4];
+    low = make_uint2(__funnelshift_r(word[0], word[1], offset), __funnelshift_r(word[1], word[2], offset));
+    high = make_uint2(__funnelshift_r(word[2], word[3], offset), __funnelshift_r(word[3], word[4], offset));
+  }
+  return make_uint4(low.x, low.y, high.x, high.y);
 }
 
 __device__ inline float MaxWarp(float x) {
