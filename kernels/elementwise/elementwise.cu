@@ -1,5 +1,8 @@
-// Family F operations on rows: a block of 128 threads is the 128 lanes of a dot. The orders are docs/numerics.md section 6.
-#include "kernels/device/cuda_stream.cuh"
+// Family F operations on rows: embedding, norms, RoPE, combine, Engram, argmax. Hyper-connections are in hyper_connections.cu. The orders are
+// docs/numerics.md section 6.
+#include <type_traits>
+
+#include "kernels/elementwise/channels.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
 
 namespace lockstep::kernels {
@@ -10,8 +13,6 @@ using contract::Div;
 using contract::Fma;
 using contract::Mul;
 using contract::Sub;
-
-constexpr int kMaxStreams = 8;
 
 __device__ float RmsScale(const std::uint16_t* x, std::int64_t n, float eps) {
   const auto value = [x](std::int64_t k) { return BF16Value(x[k]); };
@@ -25,144 +26,97 @@ __device__ void ScaleRow(const std::uint16_t* x, float r, const float* weight, s
   }
 }
 
-__global__ void EmbedKernel(EmbedArgs a) {
-  const std::int64_t t = blockIdx.x;
-  const std::uint16_t* source = a.table_VE + a.ids[t] * a.hidden;
-  for (int s = 0; s < a.streams; ++s) {
-    for (std::int64_t i = threadIdx.x; i < a.hidden; i += blockDim.x) a.stream_TSE[(t * a.streams + s) * a.hidden + i] = source[i];
-  }
+// Channels that a thread takes at a time where all rows are 16-byte aligned: 8, else 1.
+template <int kWidth>
+using Width = std::integral_constant<int, kWidth>;
+template <class Launch>
+void WithWidth(bool by_eights, const Launch& launch) {
+  if (by_eights) launch(Width<8>());
+  else launch(Width<1>());
 }
 
-__global__ void __launch_bounds__(kLanesF) RmsNormKernel(RmsNormArgs a) {
+constexpr int kRowThreads = 128;
+
+// Block: a stretch of channels (y) of a row (x).
+template <int kWidth>
+__global__ void __launch_bounds__(kRowThreads) EmbedKernel(const __grid_constant__ EmbedArgs a) {
+  const std::int64_t t = blockIdx.x, d = kWidth * (blockIdx.y * std::int64_t{kRowThreads} + threadIdx.x);
+  if (d >= a.hidden) return;
+  const auto values = Channels<kWidth>::Load(a.table_VE + a.ids[t] * a.hidden + d);
+  for (int s = 0; s < a.streams; ++s) values.Store(a.stream_TSE + (t * a.streams + s) * a.hidden + d);
+}
+
+// A block a row of any length and alignment.
+__global__ void __launch_bounds__(kLanesF) RmsNormRowKernel(const __grid_constant__ RmsNormArgs a) {
   const std::int64_t t = blockIdx.x;
   const std::uint16_t* x = a.x + t * a.x_stride;
   const float r = RmsScale(x, a.n, a.eps);
   ScaleRow(x, r, a.weight, a.n, a.y + t * a.y_stride);
 }
 
-__global__ void RopeKernel(RopeArgs a) {
-  const std::int64_t t = blockIdx.x;
-  const int half = a.rope_dim / 2;
-  const float* cosine = a.table + a.positions[t] * a.rope_dim;
-  for (int i = threadIdx.x; i < a.heads * half; i += blockDim.x) {
-    const int h = i / half, j = i % half;
-    std::uint16_t* x = a.x + (t * a.heads + h + 1) * a.width - a.rope_dim + 2 * j;
-    const float c = cosine[j], s = a.inverse ? -cosine[half + j] : cosine[half + j];
-    const float re = BF16Value(x[0]), im = BF16Value(x[1]);
-    x[0] = BF16Bits(Sub(Mul(re, c), Mul(im, s)));
-    x[1] = BF16Bits(Add(Mul(re, s), Mul(im, c)));
-  }
-}
-
-// --- hyper-connections -----------------------------------------------------------------------------------------------
-
-// Block (output, token): one dot a block; output number `outputs` is the row's RMS scale.
-__global__ void __launch_bounds__(kLanesF) HcProjectKernel(HcMixArgs a, int outputs, float* m) {
-  const int i = blockIdx.x;
-  const std::int64_t t = blockIdx.y, width = a.streams * a.hidden;
-  const std::uint16_t* u = a.stream_TSE + t * width;
-  float result;
-  if (i == outputs) {
-    result = RmsScale(u, width, a.rms_eps);
-  } else {
-    const float* row = a.fn + i * width;
-    result = DotFBlock([row](std::int64_t k) { return row[k]; }, [u](std::int64_t k) { return BF16Value(u[k]); }, width);
-  }
-  if (threadIdx.x == 0) m[t * (outputs + 1) + i] = result;
-}
-
-__device__ void NormalizeLines(float* c, int n, int line_stride, int element_stride, float eps) {
-  for (int line = 0; line < n; ++line) {
-    float* first = c + line * line_stride;
-    float sum = first[0];
-    for (int i = 1; i < n; ++i) sum = Add(sum, first[i * element_stride]);
-    sum = Add(sum, eps);
-    for (int i = 0; i < n; ++i) first[i * element_stride] = Div(first[i * element_stride], sum);
-  }
-}
-
-__device__ void Sinkhorn(float* c, int n, int iterations, float eps) {
-  for (int j = 0; j < n; ++j) {
-    float* row = c + j * n;
-    float top = row[0], sum = 0.0f;
-    for (int k = 1; k < n; ++k) top = row[k] > top ? row[k] : top;
-    for (int k = 0; k < n; ++k) {
-      row[k] = contract::Exp(Sub(row[k], top));
-      sum = k == 0 ? row[k] : Add(sum, row[k]);
-    }
-    for (int k = 0; k < n; ++k) row[k] = Add(Div(row[k], sum), eps);
-  }
-  NormalizeLines(c, n, 1, n, eps);
-  for (int i = 1; i < iterations; ++i) {
-    NormalizeLines(c, n, n, 1, eps);
-    NormalizeLines(c, n, 1, n, eps);
-  }
-}
-
-// One thread a token.
-__global__ void HcFinishKernel(HcMixArgs a, int outputs, const float* m) {
-  const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+// A warp a row of at most 128 kChunks channels, which stay in registers: a thread has four neighbouring lanes.
+template <int kChunks>
+__global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__ RmsNormArgs a) {
+  const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32;
   if (t >= a.rows) return;
-  const int n = a.streams;
-  const float* row = m + t * (outputs + 1);
-  const float r = row[outputs];
-  float mix[kMaxStreams * kMaxStreams];
-  for (int i = 0; i < outputs; ++i) {
-    const int kind = a.read_out || i < n ? 0 : i < 2 * n ? 1 : 2;
-    const float logit = Add(Mul(Mul(row[i], r), a.scale[kind]), a.base[i]);
-    if (kind == 0) a.pre_TS[t * n + i] = Add(contract::Sigmoid(logit), a.hc_eps);
-    if (kind == 1) a.post_TS[t * n + i - n] = Mul(2.0f, contract::Sigmoid(logit));
-    if (kind == 2) mix[i - 2 * n] = logit;
+  const int lane = threadIdx.x & 31, n = static_cast<int>(a.n);
+  const std::uint16_t* x = a.x + t * a.x_stride + 4 * lane;
+  std::uint16_t* y = a.y + t * a.y_stride + 4 * lane;
+  uint2 bits[kChunks];
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) bits[c] = kLanesF * c + 4 * lane < n ? *reinterpret_cast<const uint2*>(x + kLanesF * c) : make_uint2(0u, 0u);
+  float sum[4] = {};
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const float4 v = WidenFour(bits[c]);  // +0 past the end: a square added to +0 or more leaves it
+    sum[0] = Fma(v.x, v.x, sum[0]), sum[1] = Fma(v.y, v.y, sum[1]), sum[2] = Fma(v.z, v.z, sum[2]), sum[3] = Fma(v.w, v.w, sum[3]);
   }
-  if (a.read_out) return;
-  Sinkhorn(mix, n, a.sinkhorn_iters, a.hc_eps);
-  for (int i = 0; i < n * n; ++i) a.mix_TSS[t * n * n + i] = mix[i];
-}
-
-__global__ void __launch_bounds__(kLanesF) HcCollapseNormKernel(HcCollapseNormArgs a) {
-  const std::int64_t t = blockIdx.x;
-  const std::uint16_t* stream = a.stream_TSE + t * a.streams * a.hidden;
-  const float* pre = a.pre_TS + t * a.streams;
-  std::uint16_t* x = a.x_TE + t * a.hidden;
-  for (std::int64_t d = threadIdx.x; d < a.hidden; d += blockDim.x) {
-    float sum = Mul(pre[0], BF16Value(stream[d]));
-    for (int s = 1; s < a.streams; ++s) sum = Fma(pre[s], BF16Value(stream[s * a.hidden + d]), sum);
-    x[d] = BF16Bits(sum);
-  }
-  __syncthreads();
-  const float r = RmsScale(x, a.hidden, a.eps);
-  ScaleRow(x, r, a.norm_weight, a.hidden, x);
-}
-
-__global__ void HcExpandKernel(HcExpandArgs a) {
-  const std::int64_t t = blockIdx.x;
-  const int n = a.streams;
-  std::uint16_t* stream = a.stream_TSE + t * n * a.hidden;
-  const float *post = a.post_TS + t * n, *mix = a.mix_TSS + t * n * n;
-  for (std::int64_t d = threadIdx.x; d < a.hidden; d += blockDim.x) {
-    const float f = BF16Value(a.f_TE[t * a.hidden + d]);
-    float x[kMaxStreams];
-    for (int j = 0; j < n; ++j) x[j] = BF16Value(stream[j * a.hidden + d]);
-    for (int k = 0; k < n; ++k) {
-      float sum = Mul(post[k], f);
-      for (int j = 0; j < n; ++j) sum = Fma(mix[j * n + k], x[j], sum);
-      stream[k * a.hidden + d] = BF16Bits(sum);
-    }
+  const float r = contract::Rsqrt(Add(Div(FoldQuads(sum), static_cast<float>(a.n)), a.eps));
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (kLanesF * c + 4 * lane >= n) break;
+    const float4 v = WidenFour(bits[c]), w = a.weight ? *reinterpret_cast<const float4*>(a.weight + kLanesF * c + 4 * lane) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+    *reinterpret_cast<uint2*>(y + kLanesF * c) =
+        make_uint2(PackBF16(Mul(Mul(v.x, r), w.x), Mul(Mul(v.y, r), w.y)), PackBF16(Mul(Mul(v.z, r), w.z), Mul(Mul(v.w, r), w.w)));
   }
 }
 
-// --- the rest --------------------------------------------------------------------------------------------------------
-
-__global__ void CombineKernel(CombineArgs a) {
-  const std::int64_t t = blockIdx.x;
-  for (std::int64_t d = threadIdx.x; d < a.hidden; d += blockDim.x) {
-    float sum = 0.0f;
-    for (int k = 0; k < a.top_k; ++k) {
-      const float y = BF16Value(a.expert_rows[static_cast<std::int64_t>(a.pair_of[t * a.top_k + k]) * a.hidden + d]);
-      sum = k == 0 ? y : Add(sum, y);
-    }
-    a.out_TE[t * a.hidden + d] = BF16Bits(Add(sum, BF16Value(a.shared_TE[t * a.hidden + d])));
+// A thread kPairs neighbouring pairs of a head.
+template <int kPairs>
+__global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant__ RopeArgs a) {
+  const int half = a.rope_dim / 2, units = half / kPairs;
+  const std::int64_t i = blockIdx.x * std::int64_t{kRowThreads} + threadIdx.x, head = i / units;
+  if (head >= a.rows * a.heads) return;
+  const int j = static_cast<int>(i - head * units) * kPairs;
+  const float *cosine = a.table + a.positions[head / a.heads] * a.rope_dim + j, *sine = cosine + half;
+  auto* pairs = reinterpret_cast<std::uint32_t*>(a.x + (head + 1) * a.width - a.rope_dim + 2 * j);
+  std::uint32_t pair[kPairs];
+#pragma unroll
+  for (int p = 0; p < kPairs; ++p) pair[p] = pairs[p];
+#pragma unroll
+  for (int p = 0; p < kPairs; ++p) {
+    const float c = cosine[p], s = a.inverse ? -sine[p] : sine[p];
+    const float re = __uint_as_float(pair[p] << 16), im = __uint_as_float(pair[p] & 0xffff0000u);
+    pairs[p] = PackBF16(Sub(Mul(re, c), Mul(im, s)), Add(Mul(re, s), Mul(im, c)));
   }
+}
+
+// Block: a stretch of channels (y) of a row (x).
+template <int kWidth>
+__global__ void __launch_bounds__(kRowThreads) CombineKernel(const __grid_constant__ CombineArgs a) {
+  const std::int64_t t = blockIdx.x, d = kWidth * (blockIdx.y * std::int64_t{kRowThreads} + threadIdx.x);
+  if (d >= a.hidden) return;
+  Channels<kWidth> sum{};
+#pragma unroll 6
+  for (int k = 0; k < a.top_k; ++k) {
+    const auto y = Channels<kWidth>::Load(a.expert_rows + a.pair_of[t * a.top_k + k] * a.hidden + d);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum.value[i] = k == 0 ? y.value[i] : Add(sum.value[i], y.value[i]);
+  }
+  const auto shared = Channels<kWidth>::Load(a.shared_TE + t * a.hidden + d);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sum.value[i] = Add(sum.value[i], shared.value[i]);
+  sum.Store(a.out_TE + t * a.hidden + d);
 }
 
 // Block (stream, token).
@@ -207,41 +161,40 @@ __global__ void ArgmaxKernel(ArgmaxArgs a) {
   if (threadIdx.x == 0) a.out_T[blockIdx.x] = nan ? -1 : static_cast<std::int32_t>(best_index[0]);
 }
 
+template <int kWidth>
+dim3 ChannelGrid(std::int64_t rows, std::int64_t hidden) {
+  return dim3(static_cast<unsigned>(rows), Blocks(hidden, kWidth * kRowThreads));
+}
+
 void RunEmbed(Stream& stream, const EmbedArgs& a) {
-  EmbedKernel<<<Blocks(a.rows, 1), 256, 0, AsCuda(stream).handle()>>>(a);
+  if (a.rows == 0) return;
+  WithWidth(a.hidden % 8 == 0, [&]<int kWidth>(Width<kWidth>) {
+    EmbedKernel<kWidth><<<ChannelGrid<kWidth>(a.rows, a.hidden), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
+  });
   CheckLaunch("embed");
 }
 void RunRmsNorm(Stream& stream, const RmsNormArgs& a) {
-  RmsNormKernel<<<Blocks(a.rows, 1), kLanesF, 0, AsCuda(stream).handle()>>>(a);
+  if (a.rows == 0) return;
+  const cudaStream_t handle = AsCuda(stream).handle();
+  const unsigned warps = a.rows >= 1024 ? 8 : 1;  // few rows: a processor each
+  const bool by_fours = a.n % 4 == 0 && a.x_stride % 4 == 0 && a.y_stride % 4 == 0;
+  if (by_fours && a.n <= 4 * kLanesF) RmsNormWarpKernel<4><<<Blocks(a.rows, warps), 32 * warps, 0, handle>>>(a);
+  else if (by_fours && a.n <= 12 * kLanesF) RmsNormWarpKernel<12><<<Blocks(a.rows, warps), 32 * warps, 0, handle>>>(a);
+  else RmsNormRowKernel<<<static_cast<unsigned>(a.rows), kLanesF, 0, handle>>>(a);
   CheckLaunch("rms_norm");
 }
 void RunRope(Stream& stream, const RopeArgs& a) {
-  RopeKernel<<<Blocks(a.rows, 1), 256, 0, AsCuda(stream).handle()>>>(a);
+  if (a.rows == 0) return;
+  const std::int64_t pairs = a.rows * a.heads * (a.rope_dim / 2);
+  if (a.rope_dim % 4 == 0) RopeKernel<2><<<Blocks(pairs / 2, kRowThreads), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
+  else RopeKernel<1><<<Blocks(pairs, kRowThreads), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
   CheckLaunch("rope");
 }
-void RunHcMix(Stream& stream, const HcMixArgs& a) {
-  const int outputs = a.read_out ? a.streams : 2 * a.streams + a.streams * a.streams;
-  constexpr std::int64_t kMaxGridY = 32768;
-  auto* m = reinterpret_cast<float*>(AsCuda(stream).Scratch(0, static_cast<std::size_t>(a.rows * (outputs + 1)) * sizeof(float)));
-  for (std::int64_t begin = 0; begin < a.rows; begin += kMaxGridY) {
-    HcMixArgs part = a;
-    part.stream_TSE += begin * a.streams * a.hidden;
-    const auto rows = static_cast<unsigned>(a.rows - begin < kMaxGridY ? a.rows - begin : kMaxGridY);
-    HcProjectKernel<<<dim3(static_cast<unsigned>(outputs + 1), rows), kLanesF, 0, AsCuda(stream).handle()>>>(part, outputs, m + begin * (outputs + 1));
-  }
-  HcFinishKernel<<<Blocks(a.rows, 32), 32, 0, AsCuda(stream).handle()>>>(a, outputs, m);
-  CheckLaunch("hc_mix");
-}
-void RunHcCollapseNorm(Stream& stream, const HcCollapseNormArgs& a) {
-  HcCollapseNormKernel<<<Blocks(a.rows, 1), kLanesF, 0, AsCuda(stream).handle()>>>(a);
-  CheckLaunch("hc_collapse_norm");
-}
-void RunHcExpand(Stream& stream, const HcExpandArgs& a) {
-  HcExpandKernel<<<Blocks(a.rows, 1), 512, 0, AsCuda(stream).handle()>>>(a);
-  CheckLaunch("hc_expand");
-}
 void RunCombine(Stream& stream, const CombineArgs& a) {
-  CombineKernel<<<Blocks(a.rows, 1), 512, 0, AsCuda(stream).handle()>>>(a);
+  if (a.rows == 0) return;
+  WithWidth(a.hidden % 8 == 0, [&]<int kWidth>(Width<kWidth>) {
+    CombineKernel<kWidth><<<ChannelGrid<kWidth>(a.rows, a.hidden), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
+  });
   CheckLaunch("combine");
 }
 void RunEngramGate(Stream& stream, const EngramGateArgs& a) {
@@ -266,9 +219,6 @@ void RunArgmax(Stream& stream, const ArgmaxArgs& a) {
 Kernel<EmbedArgs> CudaEmbed() { return {&RunEmbed, "embed/F"}; }
 Kernel<RmsNormArgs> CudaRmsNorm() { return {&RunRmsNorm, "rms_norm/F"}; }
 Kernel<RopeArgs> CudaRope() { return {&RunRope, "rope/F"}; }
-Kernel<HcMixArgs> CudaHcMix() { return {&RunHcMix, "hc_mix/F"}; }
-Kernel<HcCollapseNormArgs> CudaHcCollapseNorm() { return {&RunHcCollapseNorm, "hc_collapse_norm/F"}; }
-Kernel<HcExpandArgs> CudaHcExpand() { return {&RunHcExpand, "hc_expand/F"}; }
 Kernel<CombineArgs> CudaCombine() { return {&RunCombine, "combine/F"}; }
 Kernel<EngramGateArgs> CudaEngramGate() { return {&RunEngramGate, "engram_gate/F"}; }
 Kernel<ArgmaxArgs> CudaArgmax() { return {&RunArgmax, "argmax/F"}; }

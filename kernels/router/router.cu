@@ -1,22 +1,91 @@
-// Expert choice: a warp a score, then a warp a token.
+// Expert choice: scores of few rows by a warp an expert, of many by tiles of lanes; then a warp a row chooses. Contract: docs/numerics.md section 6, Router.
 #include "kernels/contract/total_order.h"
-#include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/dots.cuh"
 #include "kernels/router/router_cuda.h"
 
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kScoreThreads = 256;
 constexpr int kMaxTopK = 64;
+constexpr int kScoreSlot = 0;
 
-__global__ void __launch_bounds__(kScoreThreads) ScoreKernel(RouterArgs a, float* score_TX) {
-  const std::int64_t e = blockIdx.x * (kScoreThreads / 32) + threadIdx.x / 32, t = blockIdx.y;
-  if (e >= a.experts) return;
-  const float* gate = a.gate_XE + e * a.hidden;
-  const std::uint16_t* x = a.x_TE + t * a.hidden;
-  const float z = DotFWarp([gate](std::int64_t k) { return gate[k]; }, [x](std::int64_t k) { return BF16Value(x[k]); }, a.hidden);
-  if ((threadIdx.x & 31) == 0) score_TX[t * a.experts + e] = contract::SqrtSoftplus(z);
+struct Scores {
+  float* data;  // [rows][experts]
+  int experts;
+  __device__ void Store(std::int64_t t, int e, float dot) const { data[t * experts + e] = contract::SqrtSoftplus(dot); }
+};
+
+// --- few rows --------------------------------------------------------------------------------------------------------
+
+constexpr int kFewThreads = 64;
+
+// A warp an expert, four neighbouring lanes a thread; n is a multiple of 4.
+template <int kRows>
+__global__ void __launch_bounds__(kFewThreads) ScoreRowsKernel(const __grid_constant__ DotRows d, Scores to) {
+  const int e = blockIdx.x * (kFewThreads / 32) + threadIdx.x / 32, lane = threadIdx.x & 31, n = static_cast<int>(d.n);
+  if (e >= d.outputs) return;
+  const float* w = d.w + e * d.n;
+  float sum[kRows][4] = {};
+#pragma unroll 10
+  for (int k = 4 * lane; k < n; k += kLanesF) {
+    const float4 weight = __ldg(reinterpret_cast<const float4*>(w + k));
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 x = WidenFour(__ldg(reinterpret_cast<const uint2*>(d.x + min(std::int64_t{r}, d.rows - 1) * d.n + k)));
+      sum[r][0] = contract::Fma(weight.x, x.x, sum[r][0]), sum[r][1] = contract::Fma(weight.y, x.y, sum[r][1]);
+      sum[r][2] = contract::Fma(weight.z, x.z, sum[r][2]), sum[r][3] = contract::Fma(weight.w, x.w, sum[r][3]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const float dot = FoldQuads(sum[r]);
+    if (lane == 0 && r < d.rows) to.Store(r, e, dot);
+  }
 }
+
+// --- many rows -------------------------------------------------------------------------------------------------------
+
+constexpr int kTileRows = 16, kTileExperts = 6, kTileGroups = 4, kTileThreads = kTileGroups * kLanesF;
+
+// Block: 16 rows (y) x 24 experts (x), six a group of 128 threads.
+__global__ void __launch_bounds__(kTileThreads, 1) ScoreTileKernel(const __grid_constant__ DotRows d, Scores to) {
+  __shared__ float lanes[kTileGroups][kTileRows][kLanesF];
+  const int group = threadIdx.x / kLanesF, lane = threadIdx.x % kLanesF, warp = lane / 32;
+  const std::int64_t row0 = blockIdx.y * std::int64_t{kTileRows};
+  const int e0 = (static_cast<int>(blockIdx.x) * kTileGroups + group) * kTileExperts;
+  LaneTile<kTileRows, kTileExperts, 1> tile;
+  tile.Accumulate(d, row0, e0, lane, [](const float (&)[kTileRows]) {});
+#pragma unroll
+  for (int o = 0; o < kTileExperts; ++o) {
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) lanes[group][r][lane] = tile.sum[o][r];
+    __syncthreads();
+#pragma unroll
+    for (int r = warp; r < kTileRows; r += kLanesF / 32) {
+      const float dot = FoldLanes(lanes[group][r]);
+      if (lane % 32 == 0 && row0 + r < d.rows && e0 + o < d.outputs) to.Store(row0 + r, e0 + o, dot);
+    }
+  }
+}
+
+void Score(CudaStream& stream, const DotRows& d, const Scores& to) {
+  if (d.rows <= 8 && d.n % 4 == 0) {
+    const auto kernel = d.rows == 1 ? &ScoreRowsKernel<1> : d.rows <= 2 ? &ScoreRowsKernel<2> : d.rows <= 4 ? &ScoreRowsKernel<4> : &ScoreRowsKernel<8>;
+    kernel<<<Blocks(d.outputs, kFewThreads / 32), kFewThreads, 0, stream.handle()>>>(d, to);
+    return;
+  }
+  constexpr std::int64_t kMaxGridY = 32768;
+  for (std::int64_t begin = 0; begin < d.rows; begin += kMaxGridY * kTileRows) {
+    DotRows part = d;
+    part.x += begin * d.n;
+    part.rows = d.rows - begin < kMaxGridY * kTileRows ? d.rows - begin : kMaxGridY * kTileRows;
+    const dim3 grid(Blocks(d.outputs, kTileGroups * kTileExperts), Blocks(part.rows, kTileRows));
+    ScoreTileKernel<<<grid, kTileThreads, 0, stream.handle()>>>(part, {to.data + begin * to.experts, to.experts});
+  }
+}
+
+// --- choice ----------------------------------------------------------------------------------------------------------
 
 // The largest rank key of a warp.
 __device__ unsigned long long MaxKey(unsigned long long key) {
@@ -27,11 +96,14 @@ __device__ unsigned long long MaxKey(unsigned long long key) {
   return key;
 }
 
-__global__ void ChooseKernel(RouterArgs a, const float* score_TX) {
+constexpr int kChooseThreads = 32;
+
+// A warp a row.
+__global__ void __launch_bounds__(kChooseThreads) ChooseKernel(const __grid_constant__ RouterArgs a, const float* score_TX) {
+  __shared__ int chosen[kMaxTopK], sorted[kMaxTopK];
   const std::int64_t t = blockIdx.x;
   const int lane = threadIdx.x;
   const float* score = score_TX + t * a.experts;
-  __shared__ int chosen[kMaxTopK];
   bool nan = false;
   for (int e = lane; e < a.experts; e += 32) nan = nan || score[e] != score[e] || (a.bias_X && a.bias_X[e] != a.bias_X[e]);
   nan = __any_sync(0xffffffffu, nan);
@@ -51,34 +123,28 @@ __global__ void ChooseKernel(RouterArgs a, const float* score_TX) {
     }
   }
   __syncwarp();
-  if (lane != 0) return;
-  std::int32_t* experts = a.experts_TK + t * a.top_k;
-  float* weights = a.weights_TK + t * a.top_k;
-  for (int i = 0; i < a.top_k; ++i) {  // insertion sort, ascending ids
-    int value = chosen[i], k = i;
-    for (; k > 0 && experts[k - 1] > value; --k) experts[k] = experts[k - 1];
-    experts[k] = value;
+  for (int i = lane; i < a.top_k; i += 32) {  // ascending ids; a hash layer may name an expert twice
+    int place = 0;
+    for (int k = 0; k < a.top_k; ++k) place += chosen[k] < chosen[i] || (chosen[k] == chosen[i] && k < i) ? 1 : 0;
+    sorted[place] = chosen[i];
   }
-  float sum = score[experts[0]];
-  for (int i = 1; i < a.top_k; ++i) sum = contract::Add(sum, score[experts[i]]);
+  __syncwarp();
+  float sum = score[sorted[0]];
+  for (int i = 1; i < a.top_k; ++i) sum = contract::Add(sum, score[sorted[i]]);
   if (a.epsilon != 0.0f) sum = contract::Add(sum, a.epsilon);
-  for (int i = 0; i < a.top_k; ++i) {
-    const float s = score[experts[i]];
-    weights[i] = contract::Mul(a.normalize ? contract::Div(s, sum) : s, a.scaling);
+  for (int i = lane; i < a.top_k; i += 32) {
+    const float s = score[sorted[i]];
+    a.experts_TK[t * a.top_k + i] = nan ? -1 : sorted[i];
+    if (!nan) a.weights_TK[t * a.top_k + i] = contract::Mul(a.normalize ? contract::Div(s, sum) : s, a.scaling);
   }
-  for (int i = 0; nan && i < a.top_k; ++i) experts[i] = -1;
 }
 
-void RunRouter(Stream& stream, const RouterArgs& a) {
-  constexpr std::int64_t kMaxGridY = 32768;
-  auto* score = reinterpret_cast<float*>(AsCuda(stream).Scratch(0, static_cast<std::size_t>(a.rows * a.experts) * sizeof(float)));
-  for (std::int64_t begin = 0; begin < a.rows; begin += kMaxGridY) {
-    RouterArgs part = a;
-    part.x_TE += begin * a.hidden;
-    const auto rows = static_cast<unsigned>(a.rows - begin < kMaxGridY ? a.rows - begin : kMaxGridY);
-    ScoreKernel<<<dim3(Blocks(a.experts, kScoreThreads / 32), rows), kScoreThreads, 0, AsCuda(stream).handle()>>>(part, score + begin * a.experts);
-  }
-  ChooseKernel<<<Blocks(a.rows, 1), 32, 0, AsCuda(stream).handle()>>>(a, score);
+void RunRouter(Stream& s, const RouterArgs& a) {
+  if (a.rows == 0) return;
+  CudaStream& stream = AsCuda(s);
+  const Scores scores{reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.experts) * sizeof(float))), a.experts};
+  Score(stream, {a.x_TE, a.rows, a.gate_XE, a.experts, a.hidden}, scores);
+  ChooseKernel<<<static_cast<unsigned>(a.rows), kChooseThreads, 0, stream.handle()>>>(a, scores.data);
   CheckLaunch("router");
 }
 

@@ -1,0 +1,348 @@
+// Hyper-connections: projections of the streams onto coefficients, Sinkhorn, collapse with its norm, expand. Contract: docs/numerics.md section 6.
+#include <algorithm>
+#include <string>
+
+#include "kernels/device/dots.cuh"
+#include "kernels/device/ldmatrix.cuh"
+#include "kernels/elementwise/channels.cuh"
+#include "kernels/elementwise/elementwise_cuda.h"
+#include "model/error.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using contract::Add;
+using contract::Div;
+using contract::Fma;
+using contract::Mul;
+using contract::Sub;
+
+constexpr int kMaxStreams = 8;
+constexpr int kLaneSlot = 0;
+
+// --- projections -----------------------------------------------------------------------------------------------------
+
+// The 128 lanes of every dot of the rows, [rows][outputs + 1][128]; number `outputs` is the row with itself.
+struct ProjectionLanes {
+  float* lanes;
+  int outputs;
+  __device__ float* Of(std::int64_t t, int output) const { return lanes + (t * (outputs + 1) + output) * kLanesF; }
+};
+
+constexpr int kTileRows = 16, kWarpOutputs = 6, kTileThreads = 128, kTileOutputs = kTileThreads / 32 * kWarpOutputs;
+constexpr int kQuarters = kLanesF / 32;
+
+// Block: 32 lanes (x) of 16 rows (y) and 24 outputs, six a warp.
+__global__ void __launch_bounds__(kTileThreads, 2) ProjectTileKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
+  const int warp = threadIdx.x / 32, lane = static_cast<int>(blockIdx.x) * 32 + (threadIdx.x & 31);
+  const std::int64_t row0 = blockIdx.y * std::int64_t{kTileRows};
+  constexpr int kSelfRows = kTileRows / (kTileThreads / 32);
+  float own[kSelfRows] = {};  // rows 4 * warp .. of the rows with themselves
+  const auto self = [&](const float (&value)[kTileRows]) {
+#pragma unroll
+    for (int w = 0; w < kTileThreads / 32; ++w) {
+      if (w != warp) continue;
+#pragma unroll
+      for (int r = 0; r < kSelfRows; ++r) own[r] = Fma(value[kSelfRows * w + r], value[kSelfRows * w + r], own[r]);
+    }
+  };
+  LaneTile<kTileRows, kWarpOutputs, 2> tile;
+  const int output0 = static_cast<int>(blockIdx.z) * kTileOutputs + warp * kWarpOutputs;
+  tile.Accumulate(d, row0, output0, lane, self);
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r) {
+    if (row0 + r >= d.rows) break;
+#pragma unroll
+    for (int o = 0; o < kWarpOutputs; ++o) {
+      if (output0 + o < d.outputs) to.Of(row0 + r, output0 + o)[lane] = tile.sum[o][r];
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kSelfRows; ++r) {
+    if (blockIdx.z == 0 && row0 + kSelfRows * warp + r < d.rows) to.Of(row0 + kSelfRows * warp + r, d.outputs)[lane] = own[r];
+  }
+}
+
+constexpr int kFewRows = 8, kFewThreads = 128;
+
+// Few rows. Block: 32 lanes (x) of one output (y); everything it needs is on its way at once, then a warp a row walks the lanes' chains.
+__global__ void __launch_bounds__(kFewThreads) ProjectRowsKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
+  extern __shared__ __align__(16) float memory[];
+  const int lane0 = static_cast<int>(blockIdx.x) * 32, output = blockIdx.y, n = static_cast<int>(d.n), steps = (n + kLanesF - 1) / kLanesF;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  const bool self = output == d.outputs;
+  float* w = memory;                                                     // [steps][32]
+  auto* x = reinterpret_cast<std::uint16_t*>(memory + steps * 32);  // [rows][steps][32]
+  for (int i = warp; i < steps && !self; i += kFewThreads / 32) {
+    const int k = i * kLanesF + lane0 + lane;
+    if (k < n) CopyAsync<4>(w + i * 32 + lane, d.w + output * d.n + k);
+  }
+  for (int r = 0; r < d.rows; ++r) {
+    for (int i = threadIdx.x / 16; i < steps; i += kFewThreads / 16) {
+      const int pair = threadIdx.x % 16, k = i * kLanesF + lane0 + 2 * pair;
+      std::uint16_t* into = x + (r * steps + i) * 32 + 2 * pair;
+      if (n % 2 == 0) {
+        if (k < n) CopyAsync<4>(into, d.x + r * d.n + k);
+      } else {
+        if (k < n) into[0] = d.x[r * d.n + k];
+        if (k + 1 < n) into[1] = d.x[r * d.n + k + 1];
+      }
+    }
+  }
+  CommitCopies();
+  WaitForCopies<0>();
+  __syncthreads();
+  const int own_steps = (n - lane0 - lane + kLanesF - 1) / kLanesF;
+  for (int r = warp; r < d.rows; r += kFewThreads / 32) {
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int i = 0; i < own_steps; ++i) {
+      const float value = BF16Value(x[(r * steps + i) * 32 + lane]);
+      sum = Fma(self ? value : w[i * 32 + lane], value, sum);
+    }
+    to.Of(r, output)[lane0 + lane] = sum;
+  }
+}
+
+void Project(CudaStream& stream, const DotRows& d, const ProjectionLanes& to) {
+  if (d.rows <= kFewRows) {
+    const std::int64_t steps = (d.n + kLanesF - 1) / kLanesF;
+    const auto bytes = static_cast<std::size_t>(steps * (128 + d.rows * 64));
+    CheckCuda(cudaFuncSetAttribute(ProjectRowsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_mix shared memory");
+    ProjectRowsKernel<<<dim3(kQuarters, static_cast<unsigned>(d.outputs + 1)), kFewThreads, bytes, stream.handle()>>>(d, to);
+    return;
+  }
+  const dim3 grid(kQuarters, Blocks(d.rows, kTileRows), Blocks(d.outputs, kTileOutputs));
+  ProjectTileKernel<<<grid, kTileThreads, 0, stream.handle()>>>(d, to);
+}
+
+// --- coefficients ----------------------------------------------------------------------------------------------------
+
+// The mixing matrix C in a warp: lane l holds elements l and, if there are so many, l + 32; element n*j + k is C_jk.
+template <int kElements>
+struct MixingMatrix {
+  float c[kElements];
+  int n;
+
+  __device__ float Element(int e) const {
+    float value = __shfl_sync(0xffffffffu, c[0], e & 31);
+    if constexpr (kElements == 2) {
+      const float second = __shfl_sync(0xffffffffu, c[1], e & 31);
+      value = e < 32 ? value : second;
+    }
+    return value;
+  }
+
+  // sum_asc of the elements first, first + stride, ...
+  __device__ float LineSum(int first, int stride) const {
+    float sum = Element(first);
+    for (int i = 1; i < n; ++i) sum = Add(sum, Element(first + i * stride));
+    return sum;
+  }
+
+  // Divides every element by the sum of its row or column plus eps.
+  __device__ void Normalize(bool rows, float eps) {
+    float divisor[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int e = Own(i);
+      divisor[i] = Add(rows ? LineSum(e / n * n, 1) : LineSum(e % n, n), eps);
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) c[i] = Div(c[i], divisor[i]);
+  }
+
+  __device__ void SoftmaxRows(float eps) {
+    float top[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int row = Own(i) / n * n;
+      top[i] = Element(row);
+      for (int k = 1; k < n; ++k) {
+        const float other = Element(row + k);
+        top[i] = other > top[i] ? other : top[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) c[i] = contract::Exp(Sub(c[i], top[i]));
+    Normalize(/*rows=*/true, 0.0f);  // sums of exponentials: adding +0 changes nothing
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) c[i] = Add(c[i], eps);
+  }
+
+  __device__ void Sinkhorn(int iterations, float eps) {
+    SoftmaxRows(eps);
+    Normalize(false, eps);
+    for (int i = 1; i < iterations; ++i) {
+      Normalize(true, eps);
+      Normalize(false, eps);
+    }
+  }
+
+  // The number of this lane's i-th element; lanes past the matrix repeat the last one.
+  __device__ int Own(int i) const { return min(static_cast<int>(threadIdx.x & 31) + 32 * i, n * n - 1); }
+};
+
+constexpr int kFinishThreads = 128;
+
+// A block a row: folds, then a warp for the coefficients.
+template <int kElements>
+__global__ void __launch_bounds__(kFinishThreads) CoefficientsKernel(const __grid_constant__ HcMixArgs a, ProjectionLanes from) {
+  __shared__ float dots[2 * kMaxStreams + kMaxStreams * kMaxStreams + 1];
+  const std::int64_t t = blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, n = a.streams, outputs = from.outputs;
+#pragma unroll 8
+  for (int i = warp; i <= outputs; i += kFinishThreads / 32) {
+    const float dot = FoldLanes(from.Of(t, i));
+    if (lane == 0) dots[i] = dot;
+  }
+  __syncthreads();
+  if (warp != 0) return;
+  const float r = contract::Rsqrt(Add(Div(dots[outputs], static_cast<float>(n * a.hidden)), a.rms_eps));
+  const auto logit = [&](int i, int kind) { return Add(Mul(Mul(dots[i], r), a.scale[kind]), a.base[i]); };
+  if (lane < n) a.pre_TS[t * n + lane] = Add(contract::Sigmoid(logit(lane, 0)), a.hc_eps);
+  if (a.read_out) return;
+  if (lane < n) a.post_TS[t * n + lane] = Mul(2.0f, contract::Sigmoid(logit(n + lane, 1)));
+  MixingMatrix<kElements> mix;
+  mix.n = n;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) mix.c[i] = logit(2 * n + mix.Own(i), 2);
+  mix.Sinkhorn(a.sinkhorn_iters, a.hc_eps);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    if (lane + 32 * i < n * n) a.mix_TSS[t * n * n + lane + 32 * i] = mix.c[i];
+  }
+}
+
+void RunHcMix(Stream& s, const HcMixArgs& a) {
+  if (a.streams > kMaxStreams) throw InputError("hyper-connections: " + std::to_string(a.streams) + " streams, expected at most 8 on a CUDA device");
+  if (a.rows == 0) return;
+  CudaStream& stream = AsCuda(s);
+  const int outputs = a.read_out ? a.streams : 2 * a.streams + a.streams * a.streams;
+  const std::int64_t width = a.streams * a.hidden;
+  constexpr std::int64_t kRowsTogether = 65536;  // of the lanes in memory, and of the grid
+  const std::int64_t most = std::min(a.rows, kRowsTogether);
+  const ProjectionLanes lanes{reinterpret_cast<float*>(stream.Scratch(kLaneSlot, static_cast<std::size_t>(most * (outputs + 1) * kLanesF) * sizeof(float))), outputs};
+  for (std::int64_t begin = 0; begin < a.rows; begin += kRowsTogether) {
+    HcMixArgs part = a;
+    part.rows = std::min(kRowsTogether, a.rows - begin);
+    part.stream_TSE += begin * width;
+    part.pre_TS += begin * a.streams;
+    if (!a.read_out) part.post_TS += begin * a.streams, part.mix_TSS += begin * a.streams * a.streams;
+    Project(stream, {part.stream_TSE, part.rows, a.fn, outputs, width}, lanes);
+    const auto coefficients = a.streams * a.streams <= 32 ? &CoefficientsKernel<1> : &CoefficientsKernel<2>;
+    coefficients<<<static_cast<unsigned>(part.rows), kFinishThreads, 0, stream.handle()>>>(part, lanes);
+  }
+  CheckLaunch("hc_mix");
+}
+
+// --- streams ---------------------------------------------------------------------------------------------------------
+
+constexpr int kCollapseThreads = 256;
+
+// A block a row; the collapsed row waits in shared memory for its norm.
+template <int kWidth>
+__global__ void __launch_bounds__(kCollapseThreads) CollapseNormKernel(const __grid_constant__ HcCollapseNormArgs a) {
+  extern __shared__ __align__(16) std::uint16_t row[];
+  __shared__ float lanes[kLanesF];
+  const std::int64_t t = blockIdx.x;
+  const int n = static_cast<int>(a.hidden);
+  const std::uint16_t* stream = a.stream_TSE + t * a.streams * a.hidden;
+  const float* pre = a.pre_TS + t * a.streams;
+#pragma unroll 2
+  for (int d = kWidth * threadIdx.x; d < n; d += kWidth * kCollapseThreads) {
+    Channels<kWidth> x[kMaxStreams], sum;
+#pragma unroll
+    for (int s = 0; s < kMaxStreams; ++s) {
+      if (s < a.streams) x[s] = Channels<kWidth>::Load(stream + s * a.hidden + d);
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum.value[i] = Mul(pre[0], x[0].value[i]);
+#pragma unroll
+    for (int s = 1; s < kMaxStreams; ++s) {
+      if (s >= a.streams) break;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum.value[i] = Fma(pre[s], x[s].value[i], sum.value[i]);
+    }
+    sum.Store(row + d);
+  }
+  __syncthreads();
+  if (threadIdx.x < kLanesF) {
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int k = threadIdx.x; k < n; k += kLanesF) {
+      const float value = BF16Value(row[k]);
+      sum = Fma(value, value, sum);
+    }
+    lanes[threadIdx.x] = sum;
+  }
+  __syncthreads();
+  const float r = contract::Rsqrt(Add(Div(FoldLanes(lanes), static_cast<float>(a.hidden)), a.eps));
+  for (int d = kWidth * threadIdx.x; d < n; d += kWidth * kCollapseThreads) {
+    Channels<kWidth> x = Channels<kWidth>::Load(row + d);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x.value[i] = Mul(Mul(x.value[i], r), a.norm_weight ? a.norm_weight[d + i] : 1.0f);
+    x.Store(a.x_TE + t * a.hidden + d);
+  }
+}
+
+void RunHcCollapseNorm(Stream& stream, const HcCollapseNormArgs& a) {
+  LOCKSTEP_CHECK(a.streams <= kMaxStreams);
+  if (a.rows == 0) return;
+  const auto kernel = a.hidden % 8 == 0 ? &CollapseNormKernel<8> : &CollapseNormKernel<1>;
+  const auto bytes = static_cast<std::size_t>(a.hidden) * 2;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_collapse_norm shared memory");
+  kernel<<<static_cast<unsigned>(a.rows), kCollapseThreads, bytes, AsCuda(stream).handle()>>>(a);
+  CheckLaunch("hc_collapse_norm");
+}
+
+constexpr int kExpandThreads = 128;
+
+// Block: a stretch of channels (y) of a row (x).
+template <int kWidth>
+__global__ void __launch_bounds__(kExpandThreads) ExpandKernel(const __grid_constant__ HcExpandArgs a) {
+  const std::int64_t t = blockIdx.x, d = kWidth * (blockIdx.y * std::int64_t{kExpandThreads} + threadIdx.x);
+  if (d >= a.hidden) return;
+  const int n = a.streams;
+  std::uint16_t* stream = a.stream_TSE + t * n * a.hidden + d;
+  const float *post = a.post_TS + t * n, *mix = a.mix_TSS + t * n * n;
+  const Channels<kWidth> f = Channels<kWidth>::Load(a.f_TE + t * a.hidden + d);
+  Channels<kWidth> x[kMaxStreams];
+#pragma unroll
+  for (int j = 0; j < kMaxStreams; ++j) {
+    if (j < n) x[j] = Channels<kWidth>::Load(stream + j * a.hidden);
+  }
+#pragma unroll
+  for (int k = 0; k < kMaxStreams; ++k) {
+    if (k >= n) break;
+    Channels<kWidth> sum;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum.value[i] = Mul(post[k], f.value[i]);
+#pragma unroll
+    for (int j = 0; j < kMaxStreams; ++j) {
+      if (j >= n) break;
+      const float c = mix[j * n + k];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum.value[i] = Fma(c, x[j].value[i], sum.value[i]);
+    }
+    sum.Store(stream + k * a.hidden);
+  }
+}
+
+void RunHcExpand(Stream& stream, const HcExpandArgs& a) {
+  LOCKSTEP_CHECK(a.streams <= kMaxStreams);
+  if (a.rows == 0) return;
+  const int width = a.hidden % 8 == 0 ? 8 : 1;
+  const dim3 grid(static_cast<unsigned>(a.rows), Blocks(a.hidden, width * kExpandThreads));
+  if (width == 8) ExpandKernel<8><<<grid, kExpandThreads, 0, AsCuda(stream).handle()>>>(a);
+  else ExpandKernel<1><<<grid, kExpandThreads, 0, AsCuda(stream).handle()>>>(a);
+  CheckLaunch("hc_expand");
+}
+
+}  // namespace
+
+Kernel<HcMixArgs> CudaHcMix() { return {&RunHcMix, "hc_mix/F"}; }
+Kernel<HcCollapseNormArgs> CudaHcCollapseNorm() { return {&RunHcCollapseNorm, "hc_collapse_norm/F"}; }
+Kernel<HcExpandArgs> CudaHcExpand() { return {&RunHcExpand, "hc_expand/F"}; }
+
+}  // namespace lockstep::kernels
