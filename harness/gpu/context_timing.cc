@@ -12,10 +12,13 @@ namespace {
 // Bytes read and written by a large copy.
 double MeasuredBytesPerMicrosecond(CudaStream& stream) {
   constexpr std::size_t kBytes = std::size_t{1} << 30;
-  Mirror<std::byte> from(kBytes), to(kBytes);
-  const double us = GraphMicroseconds(stream, 2, [&](int) {
-    CheckCuda(cudaMemcpyAsync(to.device(), from.device(), kBytes, cudaMemcpyDeviceToDevice, stream.handle()), "copy");
-  });
+  std::byte *from, *to;
+  CheckCuda(cudaMalloc(reinterpret_cast<void**>(&from), kBytes), "copy");
+  CheckCuda(cudaMalloc(reinterpret_cast<void**>(&to), kBytes), "copy");
+  CheckCuda(cudaMemset(from, 1, kBytes), "copy");
+  const double us = EventMicroseconds(stream, [&] { CheckCuda(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice, stream.handle()), "copy"); });
+  cudaFree(from);
+  cudaFree(to);
   return 2.0 * static_cast<double>(kBytes) / us;
 }
 

@@ -47,36 +47,39 @@ class Mirror {
   T* device_ = nullptr;
 };
 
-// Normal values without the cost of making each: windows of a table.
+// Normal values without the cost of making each: windows of a table, and long arrays repeat their beginning.
 class Values {
  public:
-  explicit Values(std::uint64_t seed) : random_(seed), table_(1 << 20) {
+  explicit Values(std::uint64_t seed) : random_(seed), table_(1 << 20), bits_(table_.size()) {
     std::normal_distribution<float> normal;
     for (float& value : table_) value = normal(random_);
   }
   std::uint64_t Draw() { return random_(); }
-  void Fill(float scale, float* out, std::size_t n) {
-    std::size_t at = random_() % table_.size();
-    for (std::size_t i = 0; i < n; ++i) {
-      out[i] = scale * table_[at];
-      at = at + 1 < table_.size() ? at + 1 : random_() % 1024;
-    }
-  }
   std::vector<float> Floats(std::size_t n, float scale = 1.0f) {
-    std::vector<float> out(n);
-    Fill(scale, out.data(), n);
-    return out;
+    std::vector<float> scaled(table_);
+    for (float& value : scaled) value *= scale;
+    return Windows(scaled, n);
   }
   std::vector<std::uint16_t> BF16s(std::size_t n, float scale = 1.0f) {
-    const std::vector<float> values = Floats(n, scale);
-    std::vector<std::uint16_t> out(n);
-    for (std::size_t i = 0; i < n; ++i) out[i] = FloatToBF16(values[i]);
-    return out;
+    for (std::size_t i = 0; i < table_.size(); ++i) bits_[i] = FloatToBF16(scale * table_[i]);
+    return Windows(bits_, n);
   }
 
  private:
+  template <class T>
+  std::vector<T> Windows(const std::vector<T>& table, std::size_t n) {
+    std::vector<T> out(n);
+    for (std::size_t at = 0; at < n;) {
+      const std::size_t begin = random_() % (table.size() / 2), run = std::min(n - at, std::min<std::size_t>(table.size() - begin, 4096 + random_() % 4096));
+      std::memcpy(out.data() + at, table.data() + begin, run * sizeof(T));
+      at += run;
+    }
+    return out;
+  }
+
   std::mt19937_64 random_;
   std::vector<float> table_;
+  std::vector<std::uint16_t> bits_;
 };
 
 // What the card does at best, measured or (multiply-adds) from its clock and units.
@@ -86,7 +89,30 @@ struct Ceilings {
   double fma_per_us = 132 * 128 * 1.98e3;
 };
 
-// Device time of one call, microseconds: the median of replays of a graph that calls once a set.
+// Device time of what `run` enqueues, microseconds: the median of several.
+template <class Run>
+double EventMicroseconds(CudaStream& stream, const Run& run) {
+  constexpr int kWarmUp = 2, kRepeats = 7;
+  cudaEvent_t begin, end;
+  CheckCuda(cudaEventCreate(&begin), "event");
+  CheckCuda(cudaEventCreate(&end), "event");
+  std::vector<float> times;
+  for (int i = 0; i < kWarmUp + kRepeats; ++i) {
+    CheckCuda(cudaEventRecord(begin, stream.handle()), "event");
+    run();
+    CheckCuda(cudaEventRecord(end, stream.handle()), "event");
+    CheckCuda(cudaEventSynchronize(end), "timing");
+    float ms = 0.0f;
+    CheckCuda(cudaEventElapsedTime(&ms, begin, end), "timing");
+    if (i >= kWarmUp) times.push_back(ms);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  std::sort(times.begin(), times.end());
+  return 1e3 * times[times.size() / 2];
+}
+
+// Device time of one call, microseconds: replays of a graph that calls once a set, so that launches leave no gaps.
 template <class Run>
 double GraphMicroseconds(CudaStream& stream, int sets, const Run& run) {
   for (int s = 0; s < sets; ++s) run(s);
@@ -97,26 +123,10 @@ double GraphMicroseconds(CudaStream& stream, int sets, const Run& run) {
   for (int s = 0; s < sets; ++s) run(s);
   CheckCuda(cudaStreamEndCapture(stream.handle(), &graph), "capture");
   CheckCuda(cudaGraphInstantiate(&replay, graph, 0), "graph");
-  cudaEvent_t begin, end;
-  CheckCuda(cudaEventCreate(&begin), "event");
-  CheckCuda(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  constexpr int kRepeats = 7;
-  for (int i = 0; i < kRepeats + 2; ++i) {
-    cudaEventRecord(begin, stream.handle());
-    CheckCuda(cudaGraphLaunch(replay, stream.handle()), "replay");
-    cudaEventRecord(end, stream.handle());
-    CheckCuda(cudaEventSynchronize(end), "replay");
-    float ms = 0.0f;
-    cudaEventElapsedTime(&ms, begin, end);
-    if (i >= 2) times.push_back(ms);
-  }
-  std::sort(times.begin(), times.end());
+  const double us = EventMicroseconds(stream, [&] { CheckCuda(cudaGraphLaunch(replay, stream.handle()), "replay"); });
   cudaGraphExecDestroy(replay);
   cudaGraphDestroy(graph);
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return 1e3 * times[times.size() / 2] / sets;
+  return us / sets;
 }
 
 class Table {

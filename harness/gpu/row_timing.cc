@@ -211,6 +211,7 @@ struct RowTimer {
     const std::int64_t n = format.width, row_bytes = format.row_bytes();
     Mirror<std::uint16_t> x(run.values.BF16s(T(n)));
     Mirror<std::byte> out(T(row_bytes));
+    out.Upload();  // bytes between rows are not written
     PackRowsArgs a;
     a.format = format, a.x_stride = n, a.rows = rows;
     const double us = GraphMicroseconds(run.stream, 8, [&](int) {

@@ -4,12 +4,13 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/device/launch.cuh"
 #include "model/error.h"
 
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kScoreSlot = 1;
+enum Slot { kScoreSlot = 1, kKeySlot };
 constexpr std::int64_t kFewRows = 32;  // up to here splitting a row is faster than a block a row (docs/performance.md)
 
 // Blocks of the longest list that a row may have, 0 if the host does not know.
@@ -22,16 +23,19 @@ std::int64_t MaxBlocks(const AttentionArgs& a) {
 void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, float scale) {
   AttentionSplit split;
   split.slots = blocks * kAttentionSlots;
+  split.padded = (a.head_dim + AttentionSplit::kChannels - 1) / AttentionSplit::kChannels * AttentionSplit::kChannels;
+  split.compressed_blocks = static_cast<int>(blocks) - MaxWindowBlocks(a.window);
   split.score = reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.heads * split.slots) * sizeof(float)));
+  split.key = reinterpret_cast<std::uint16_t*>(stream.Scratch(kKeySlot, static_cast<std::size_t>(a.rows * split.slots * split.padded) * 2));
   const auto rows = static_cast<unsigned>(a.rows);
   const dim3 score_grid(static_cast<unsigned>(split.slots / AttentionSplit::kSlots), Blocks(a.heads, AttentionSplit::kHeadsOfScoreBlock), rows);
-  const std::size_t key_bytes = static_cast<std::size_t>(AttentionSplit::kSlots * ((a.head_dim + 15) / 16 * 16 + 8)) * 2;
-  AttentionScoreKernel<<<score_grid, AttentionSplit::kScoreThreads, key_bytes, stream.handle()>>>(a, split, scale);
+  CheckCuda(cudaFuncSetAttribute(AttentionScoreKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(split.score_bytes())), "attention shared memory");
+  Launch(AttentionScoreKernel, score_grid, AttentionSplit::kScoreThreads, split.score_bytes(), stream, a, split, scale);
   CheckLaunch("attention scores");
   constexpr int kBytes = sizeof(AttentionValues::Shared);
   CheckCuda(cudaFuncSetAttribute(AttentionValueKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "attention shared memory");
   const dim3 value_grid(Blocks(a.head_dim, AttentionSplit::kChannels), Blocks(a.heads, AttentionSplit::kHeads), rows);
-  AttentionValueKernel<<<value_grid, AttentionSplit::kValueThreads, kBytes, stream.handle()>>>(a, split);
+  Launch(AttentionValueKernel, value_grid, AttentionSplit::kValueThreads, kBytes, stream, a, split);
   CheckLaunch("attention values");
 }
 
@@ -39,7 +43,7 @@ void RunTiles(CudaStream& stream, const AttentionArgs& a, float scale) {
   const AttentionTile::Layout layout(a.head_dim, std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()));
   CheckCuda(cudaFuncSetAttribute(AttentionTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes), "attention shared memory");
   const auto blocks = static_cast<unsigned>(a.rows * Blocks(a.heads, AttentionTile::kHeads));
-  AttentionTileKernel<<<blocks, AttentionTile::kThreads, static_cast<std::size_t>(layout.bytes), stream.handle()>>>(a, layout, scale);
+  Launch(AttentionTileKernel, blocks, AttentionTile::kThreads, static_cast<std::size_t>(layout.bytes), stream, a, layout, scale);
   CheckLaunch("attention");
 }
 

@@ -131,6 +131,7 @@ struct AttentionProblem : AttentionCase {
             .window_format = window_format(),
             .compressed_format = compressed_format(),
             .all_visible = all_visible,
+            .max_visible = all_visible ? top_k() : 0,
             .selected_TK = lists ? memory.In(selected_TK) : nullptr,
             .count_T = lists ? memory.In(count_T) : nullptr,
             .top_k = top_k(),

@@ -52,7 +52,10 @@ struct KeyList {
       const std::int64_t p = window_base + b * std::int64_t{kAttentionSlots} + slot;
       return p >= w.step_begin ? w.step_rows + (p - w.step_begin) * w.row_bytes : w.ring + static_cast<std::uint32_t>(p) % static_cast<std::uint32_t>(w.ring_rows) * w.row_bytes;
     }
-    const std::int64_t i = selected ? selected[Begin(b) + slot] : Begin(b) + slot;
+    return CompressedRow(selected ? selected[Begin(b) + slot] : Begin(b) + slot);
+  }
+
+  __device__ const std::byte* CompressedRow(std::int64_t i) const {
     const PagedRows& rows = row.compressed;
     return rows.pages[i >> rows.page_shift] + (i & ((std::int64_t{1} << rows.page_shift) - 1)) * rows.row_bytes;
   }

@@ -1,77 +1,96 @@
-// Attention of few rows, so that one row uses many processors: scores of 16 slots a block into memory, then the chain of blocks for 16 heads and
-// 32 channels a block. Contract: docs/numerics.md section 6, Attention; ADR 0002 says why the chain may be cut like this.
+// Attention of few rows, so that one row uses many processors: keys unpacked and scores, 16 slots a block, into memory; then the chain of blocks for
+// 16 heads and 32 channels a block. Contract: docs/numerics.md section 6, Attention; ADR 0002 says why the chain may be cut like this.
 #pragma once
 
 #include "kernels/attention/attention_list.cuh"
+#include "kernels/device/launch.cuh"
 #include "kernels/device/ldmatrix.cuh"
 
 namespace lockstep::kernels {
 
 struct AttentionSplit {
-  static constexpr int kHeads = 16;  // of a block
+  static constexpr int kHeads = 16;  // of a warp of the score block, and of a value block
   static constexpr int kSlots = 16;  // of a score block
   static constexpr int kScoreThreads = 128, kHeadsOfScoreBlock = kScoreThreads / 32 * kHeads;
+  static constexpr int kGroups = kAttentionSlots / kSlots;
   static constexpr int kValueThreads = 256;
   static constexpr int kChannels = 32;  // of a value block
   static constexpr int kBlocks = 12;    // of 64 slots that a value block holds at a time: window and 512 selected rows
   static constexpr int kChunk = kBlocks * kAttentionSlots;
   static constexpr int kValueStride = kChannels + 8, kWeightStride = kChunk + 8;
 
-  float* score;       // [rows][heads][slots]
-  std::int64_t slots;  // room for every block of a row's list
+  float* score;           // [rows][heads][slots]
+  std::uint16_t* key;     // bf16 [rows][slots][padded]; undefined where no slot of 16 is filled
+  std::int64_t slots;     // room for every block of a row's list
+  int padded;             // channels, a multiple of 32
+  int compressed_blocks;  // room for those behind the window's
 
   __device__ float* Score(const AttentionArgs& a, std::int64_t t, int head) const { return score + (t * a.heads + head) * slots; }
+  __device__ std::uint16_t* Key(std::int64_t t, std::int64_t slot) const { return key + (t * slots + slot) * padded; }
+  __host__ __device__ int stride() const { return padded + 8; }
+  std::size_t score_bytes() const { return static_cast<std::size_t>((kHeadsOfScoreBlock + kSlots) * stride()) * 2; }
 };
 
-// Block: 16 slots (x), 64 heads (y), row (z).
-__global__ void __launch_bounds__(AttentionSplit::kScoreThreads) AttentionScoreKernel(const __grid_constant__ AttentionArgs a, AttentionSplit split, float scale) {
-  extern __shared__ __align__(16) std::byte memory[];
-  auto* keys = reinterpret_cast<std::uint16_t*>(memory);  // [kSlots][stride]
-  constexpr int kGroups = kAttentionSlots / AttentionSplit::kSlots;
-  const std::int64_t t = blockIdx.z;
-  const KeyList list(a, t);
-  const int b = blockIdx.x / kGroups, slot0 = blockIdx.x % kGroups * AttentionSplit::kSlots;
-  if (b >= list.blocks) return;
-  const FilledSlots filled = list.Filled(b);
-  if (!filled.AnyOf16(slot0)) return;
-  const int padded = (a.head_dim + 15) / 16 * 16, stride = padded + 8;
-  {
-    constexpr int kThreadsPerSlot = AttentionSplit::kScoreThreads / AttentionSplit::kSlots;
-    const int slot = threadIdx.x / kThreadsPerSlot, part = threadIdx.x % kThreadsPerSlot;
-    const bool has = filled.Has(slot0 + slot);
-    const std::byte* row = has ? list.Address(b, slot0 + slot) : nullptr;
-    const RowFormat& format = list.IsWindow(b) ? a.window_format : a.compressed_format;
-#pragma unroll 4
-    for (int d = 8 * part; d < padded; d += 8 * kThreadsPerSlot) {
-      *reinterpret_cast<uint4*>(keys + slot * stride + d) = has ? UnpackEight(format, row, d) : make_uint4(0u, 0u, 0u, 0u);
+// Queries of a block's heads on their way to shared memory [heads][stride].
+__device__ inline void FetchQueries(const AttentionArgs& a, std::int64_t t, int head0, const AttentionSplit& split, std::uint16_t* queries) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  for (int h = warp; h < AttentionSplit::kHeadsOfScoreBlock; h += AttentionSplit::kScoreThreads / 32) {
+    const std::uint16_t* from = a.q_THD + (t * a.heads + min(head0 + h, a.heads - 1)) * a.head_dim;
+    std::uint16_t* to = queries + h * split.stride();
+    if (a.head_dim % 8 == 0) {
+      for (int d = 8 * lane; d < a.head_dim; d += 256) CopyAsync<16>(to + d, from + d);
+      for (int d = a.head_dim + 8 * lane; d < split.padded; d += 256) *reinterpret_cast<uint4*>(to + d) = make_uint4(0u, 0u, 0u, 0u);
+    } else {
+      for (int d = lane; d < split.padded; d += 32) to[d] = d < a.head_dim ? from[d] : std::uint16_t{0};
     }
   }
+  CommitCopies();
+}
+
+// Block: 16 slots (x; those of compressed rows first, because where they lie takes longer to find out), 64 heads (y), row (z).
+__global__ void __launch_bounds__(AttentionSplit::kScoreThreads, 2) AttentionScoreKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionSplit split,
+                                                                                      float scale) {
+  BeginKernel();
+  extern __shared__ __align__(16) std::uint16_t queries[];  // [64][stride], then keys [16][stride]
+  std::uint16_t* keys = queries + AttentionSplit::kHeadsOfScoreBlock * split.stride();
+  const std::int64_t t = blockIdx.z;
+  const int head_begin = static_cast<int>(blockIdx.y) * AttentionSplit::kHeadsOfScoreBlock;
+  const int group = blockIdx.x, compressed_groups = split.compressed_blocks * AttentionSplit::kGroups;
+  const bool compressed = group < compressed_groups;
+  const int slot0 = group % AttentionSplit::kGroups * AttentionSplit::kSlots;
+  constexpr int kThreadsPerSlot = AttentionSplit::kScoreThreads / AttentionSplit::kSlots;
+  const int slot = threadIdx.x / kThreadsPerSlot, part = threadIdx.x % kThreadsPerSlot;
+  std::int64_t entry = std::int64_t{group} * AttentionSplit::kSlots + slot;  // of the list, then the row's number
+  if (compressed && !a.all_visible) entry = entry < a.top_k ? a.selected_TK[t * a.top_k + entry] : 0;
+  const KeyList list(a, t);
+  const int b = compressed ? list.window_blocks + group / AttentionSplit::kGroups : (group - compressed_groups) / AttentionSplit::kGroups;
+  if (compressed ? b >= list.blocks : !list.IsWindow(b)) return;
+  const FilledSlots filled = list.Filled(b);
+  if (!filled.AnyOf16(slot0)) return;
+  FetchQueries(a, t, head_begin, split, queries);
+  {
+    const bool has = filled.Has(slot0 + slot);
+    const std::byte* row = !has ? nullptr : compressed ? list.CompressedRow(entry) : list.Address(b, slot0 + slot);
+    const RowFormat& format = compressed ? a.compressed_format : a.window_format;
+    std::uint16_t* out = split.Key(t, b * kAttentionSlots + slot0 + slot);
+#pragma unroll 8
+    for (int d = 8 * part; d < split.padded; d += 8 * kThreadsPerSlot) {
+      const uint4 values = has ? UnpackEight(format, row, d) : make_uint4(0u, 0u, 0u, 0u);
+      *reinterpret_cast<uint4*>(keys + slot * split.stride() + d) = values;
+      if (blockIdx.y == 0) *reinterpret_cast<uint4*>(out + d) = values;
+    }
+  }
+  WaitForCopies<0>();
   __syncthreads();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
-  const int head0 = static_cast<int>(blockIdx.y) * AttentionSplit::kHeadsOfScoreBlock + warp * AttentionSplit::kHeads;
-  const auto query = [&](int head) { return a.q_THD + (t * a.heads + min(head, a.heads - 1)) * a.head_dim; };
-  const std::uint16_t *row0 = query(head0 + g), *row8 = query(head0 + g + 8);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3, head0 = head_begin + warp * AttentionSplit::kHeads;
   float c[2][4] = {};
-  constexpr int kAhead = 8;  // query fragments under way together
-  for (int k0 = 0; k0 < padded; k0 += 16 * kAhead) {
-    FragmentA fragment[kAhead];
-    if (a.head_dim % (16 * kAhead) == 0) {
-#pragma unroll
-      for (int i = 0; i < 4 * kAhead; ++i) {
-        fragment[i / 4].a[i % 4] = *reinterpret_cast<const std::uint32_t*>((i % 2 == 0 ? row0 : row8) + k0 + 16 * (i / 4) + i % 4 / 2 * 8 + 2 * q);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) fragment[i] = LoadA(row0, row8, k0 + 16 * i, a.head_dim);
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (k0 + 16 * i >= padded) break;
-      std::uint32_t key[4];
-      LoadTileB(key, keys, stride, 0, k0 + 16 * i);
-      MmaBF16(c[0], fragment[i], key[0], key[1]);
-      MmaBF16(c[1], fragment[i], key[2], key[3]);
-    }
+#pragma unroll 8
+  for (int k = 0; k < split.padded; k += 16) {
+    const FragmentA fragment = LoadTileA(queries, split.stride(), warp * AttentionSplit::kHeads, k);
+    std::uint32_t key[4];
+    LoadTileB(key, keys, split.stride(), 0, k);
+    MmaBF16(c[0], fragment, key[0], key[1]);
+    MmaBF16(c[1], fragment, key[2], key[3]);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -110,14 +129,16 @@ struct AttentionValues {
 
   __device__ void Run() {
     if (threadIdx.x < AttentionSplit::kHeads) s.max[0][threadIdx.x] = NoScore();
+    FetchValues(0);
     for (int first = 0; first < list.blocks; first += AttentionSplit::kBlocks) {
       const int blocks = min(AttentionSplit::kBlocks, list.blocks - first);
-      GatherValues(first, blocks);
       Softmax(first, blocks);
+      WaitForCopies<0>();
       __syncthreads();
       if (warp < 2) WeightedValues(first, blocks);
       if (threadIdx.x >= 64 && threadIdx.x < 64 + AttentionSplit::kHeads) Sum(threadIdx.x - 64, blocks);
       __syncthreads();
+      if (first + AttentionSplit::kBlocks < list.blocks) FetchValues(first + AttentionSplit::kBlocks);
     }
     if (threadIdx.x >= 64 && threadIdx.x < 64 + AttentionSplit::kHeads) {
       const int h = threadIdx.x - 64;
@@ -129,19 +150,17 @@ struct AttentionValues {
   }
 
  private:
-  __device__ void GatherValues(int first, int blocks) {
-#pragma unroll
-    for (int i = 0; i < AttentionSplit::kChunk / AttentionSplit::kValueThreads; ++i) {
-      const int at = threadIdx.x + i * AttentionSplit::kValueThreads, b = first + at / kAttentionSlots, slot = at % kAttentionSlots;
-      if (at >= blocks * kAttentionSlots) continue;
-      const bool has = list.Filled(b).Has(slot);
-      const std::byte* row = has ? list.Address(b, slot) : nullptr;
-      const RowFormat& format = list.IsWindow(b) ? a.window_format : a.compressed_format;
-#pragma unroll
-      for (int d = 0; d < AttentionSplit::kChannels; d += 8) {
-        *reinterpret_cast<uint4*>(s.value + at * AttentionSplit::kValueStride + d) = has ? UnpackEight(format, row, channel0 + d) : make_uint4(0u, 0u, 0u, 0u);
-      }
+  // The chunk's values on their way; slots that the row's list does not have are copied along and not used.
+  __device__ void FetchValues(int first) {
+    constexpr int kPieces = AttentionSplit::kChannels / 8;
+    const std::int64_t slot0 = first * std::int64_t{kAttentionSlots};
+    const int count = static_cast<int>(min(split.slots - slot0, std::int64_t{AttentionSplit::kChunk}));
+#pragma unroll 4
+    for (int i = threadIdx.x; i < count * kPieces; i += AttentionSplit::kValueThreads) {
+      const int slot = i / kPieces, piece = i % kPieces * 8;
+      CopyAsync<16>(s.value + slot * AttentionSplit::kValueStride + piece, split.Key(t, slot0 + slot) + channel0 + piece);
     }
+    CommitCopies();
   }
 
   // Weights of the chunk's blocks, four threads a block and head.
@@ -211,6 +230,7 @@ struct AttentionValues {
 };
 
 __global__ void __launch_bounds__(AttentionSplit::kValueThreads, 2) AttentionValueKernel(const __grid_constant__ AttentionArgs a, AttentionSplit split) {
+  BeginKernel();
   extern __shared__ __align__(16) std::byte memory[];
   AttentionValues values(a, split, *reinterpret_cast<AttentionValues::Shared*>(memory));
   values.Run();

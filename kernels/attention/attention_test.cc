@@ -182,6 +182,33 @@ TEST(Attention, AnyWindow) {
   }
 }
 
+// As many rows as make a device give each a block of its own, at every place of the window and of the list's blocks.
+TEST(Attention, ManyRows) {
+  std::vector<AttentionToken> tokens;
+  for (std::int64_t i = 0; i < 40; ++i)
+    tokens.push_back({.position = 37 * i, .in_step = 1 + i % 5, .stored = 10 + 5 * i, .selected = 5 * i});
+  for (const bool all_visible : {false, true}) {
+    for (const FormatKind compressed : kCompressedKinds) {
+      ExpectReference({.tokens = tokens,
+                       .heads = 3,
+                       .head_dim = 80,
+                       .window = 70,
+                       .window_kind = FormatKind::kFp8,
+                       .compressed_kind = compressed,
+                       .all_visible = all_visible});
+    }
+  }
+  tokens.resize(33);
+  ExpectReference({.tokens = tokens, .heads = 70, .head_dim = 33, .window = 128});
+  tokens.assign(33, {.position = 1000, .stored = 600, .selected = 200});
+  ExpectReference({.tokens = tokens,
+                   .heads = 2,
+                   .head_dim = 512,
+                   .window = 128,
+                   .window_kind = FormatKind::kFp8,
+                   .compressed_kind = FormatKind::kFp4E4M3});
+}
+
 // V4's layers of ratio 128 take every entry there is.
 TEST(Attention, AllVisibleEntries) {
   for (const std::int64_t visible : {0, 1, 64, 65, 400}) {

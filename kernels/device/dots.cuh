@@ -49,7 +49,7 @@ struct LaneTile {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) bits[i][r] = __ldg(x + (row_at[r] + k + i * kLanesF));
+      for (int r = 0; r < kRows; ++r) bits[i][r] = x[row_at[r] + k + i * kLanesF];
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) weight[i][o] = __ldg(w + (output_at[o] + k + i * kLanesF));
     }

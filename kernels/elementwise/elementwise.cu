@@ -2,6 +2,7 @@
 // docs/numerics.md section 6.
 #include <type_traits>
 
+#include "kernels/device/launch.cuh"
 #include "kernels/elementwise/channels.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
 
@@ -40,6 +41,7 @@ constexpr int kRowThreads = 128;
 // Block: a stretch of channels (y) of a row (x).
 template <int kWidth>
 __global__ void __launch_bounds__(kRowThreads) EmbedKernel(const __grid_constant__ EmbedArgs a) {
+  BeginKernel();
   const std::int64_t t = blockIdx.x, d = kWidth * (blockIdx.y * std::int64_t{kRowThreads} + threadIdx.x);
   if (d >= a.hidden) return;
   const auto values = Channels<kWidth>::Load(a.table_VE + a.ids[t] * a.hidden + d);
@@ -48,6 +50,7 @@ __global__ void __launch_bounds__(kRowThreads) EmbedKernel(const __grid_constant
 
 // A block a row of any length and alignment.
 __global__ void __launch_bounds__(kLanesF) RmsNormRowKernel(const __grid_constant__ RmsNormArgs a) {
+  BeginKernel();
   const std::int64_t t = blockIdx.x;
   const std::uint16_t* x = a.x + t * a.x_stride;
   const float r = RmsScale(x, a.n, a.eps);
@@ -57,6 +60,7 @@ __global__ void __launch_bounds__(kLanesF) RmsNormRowKernel(const __grid_constan
 // A warp a row of at most 128 kChunks channels, which stay in registers: a thread has four neighbouring lanes.
 template <int kChunks>
 __global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__ RmsNormArgs a) {
+  BeginKernel();
   const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32;
   if (t >= a.rows) return;
   const int lane = threadIdx.x & 31, n = static_cast<int>(a.n);
@@ -84,6 +88,7 @@ __global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__
 // A thread kPairs neighbouring pairs of a head.
 template <int kPairs>
 __global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant__ RopeArgs a) {
+  BeginKernel();
   const int half = a.rope_dim / 2, units = half / kPairs;
   const std::int64_t i = blockIdx.x * std::int64_t{kRowThreads} + threadIdx.x, head = i / units;
   if (head >= a.rows * a.heads) return;
@@ -104,6 +109,7 @@ __global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant_
 // Block: a stretch of channels (y) of a row (x).
 template <int kWidth>
 __global__ void __launch_bounds__(kRowThreads) CombineKernel(const __grid_constant__ CombineArgs a) {
+  BeginKernel();
   const std::int64_t t = blockIdx.x, d = kWidth * (blockIdx.y * std::int64_t{kRowThreads} + threadIdx.x);
   if (d >= a.hidden) return;
   Channels<kWidth> sum{};
@@ -121,6 +127,7 @@ __global__ void __launch_bounds__(kRowThreads) CombineKernel(const __grid_consta
 
 // Block (stream, token).
 __global__ void __launch_bounds__(kLanesF) EngramGateKernel(EngramGateArgs a, float root) {
+  BeginKernel();
   const int s = blockIdx.x;
   const std::int64_t t = blockIdx.y;
   const std::uint16_t* kv = a.kv + t * (a.streams + 1) * a.hidden;
@@ -137,6 +144,7 @@ __global__ void __launch_bounds__(kLanesF) EngramGateKernel(EngramGateArgs a, fl
 }
 
 __global__ void ArgmaxKernel(ArgmaxArgs a) {
+  BeginKernel();
   __shared__ float best_value[256];
   __shared__ std::int64_t best_index[256];
   const float* logits = a.logits_TV + blockIdx.x * a.vocab;
@@ -169,31 +177,30 @@ dim3 ChannelGrid(std::int64_t rows, std::int64_t hidden) {
 void RunEmbed(Stream& stream, const EmbedArgs& a) {
   if (a.rows == 0) return;
   WithWidth(a.hidden % 8 == 0, [&]<int kWidth>(Width<kWidth>) {
-    EmbedKernel<kWidth><<<ChannelGrid<kWidth>(a.rows, a.hidden), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
+    Launch(EmbedKernel<kWidth>, ChannelGrid<kWidth>(a.rows, a.hidden), kRowThreads, 0, AsCuda(stream), a);
   });
   CheckLaunch("embed");
 }
 void RunRmsNorm(Stream& stream, const RmsNormArgs& a) {
   if (a.rows == 0) return;
-  const cudaStream_t handle = AsCuda(stream).handle();
   const unsigned warps = a.rows >= 1024 ? 8 : 1;  // few rows: a processor each
   const bool by_fours = a.n % 4 == 0 && a.x_stride % 4 == 0 && a.y_stride % 4 == 0;
-  if (by_fours && a.n <= 4 * kLanesF) RmsNormWarpKernel<4><<<Blocks(a.rows, warps), 32 * warps, 0, handle>>>(a);
-  else if (by_fours && a.n <= 12 * kLanesF) RmsNormWarpKernel<12><<<Blocks(a.rows, warps), 32 * warps, 0, handle>>>(a);
-  else RmsNormRowKernel<<<static_cast<unsigned>(a.rows), kLanesF, 0, handle>>>(a);
+  if (by_fours && a.n <= 4 * kLanesF) Launch(RmsNormWarpKernel<4>, Blocks(a.rows, warps), 32 * warps, 0, AsCuda(stream), a);
+  else if (by_fours && a.n <= 12 * kLanesF) Launch(RmsNormWarpKernel<12>, Blocks(a.rows, warps), 32 * warps, 0, AsCuda(stream), a);
+  else Launch(RmsNormRowKernel, static_cast<unsigned>(a.rows), kLanesF, 0, AsCuda(stream), a);
   CheckLaunch("rms_norm");
 }
 void RunRope(Stream& stream, const RopeArgs& a) {
   if (a.rows == 0) return;
   const std::int64_t pairs = a.rows * a.heads * (a.rope_dim / 2);
-  if (a.rope_dim % 4 == 0) RopeKernel<2><<<Blocks(pairs / 2, kRowThreads), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
-  else RopeKernel<1><<<Blocks(pairs, kRowThreads), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
+  if (a.rope_dim % 4 == 0) Launch(RopeKernel<2>, Blocks(pairs / 2, kRowThreads), kRowThreads, 0, AsCuda(stream), a);
+  else Launch(RopeKernel<1>, Blocks(pairs, kRowThreads), kRowThreads, 0, AsCuda(stream), a);
   CheckLaunch("rope");
 }
 void RunCombine(Stream& stream, const CombineArgs& a) {
   if (a.rows == 0) return;
   WithWidth(a.hidden % 8 == 0, [&]<int kWidth>(Width<kWidth>) {
-    CombineKernel<kWidth><<<ChannelGrid<kWidth>(a.rows, a.hidden), kRowThreads, 0, AsCuda(stream).handle()>>>(a);
+    Launch(CombineKernel<kWidth>, ChannelGrid<kWidth>(a.rows, a.hidden), kRowThreads, 0, AsCuda(stream), a);
   });
   CheckLaunch("combine");
 }
@@ -205,12 +212,12 @@ void RunEngramGate(Stream& stream, const EngramGateArgs& a) {
     part.kv += begin * (a.streams + 1) * a.hidden;
     part.stream_TSE += begin * a.streams * a.hidden;
     const auto rows = static_cast<unsigned>(a.rows - begin < kMaxGridY ? a.rows - begin : kMaxGridY);
-    EngramGateKernel<<<dim3(static_cast<unsigned>(a.streams), rows), kLanesF, 0, AsCuda(stream).handle()>>>(part, root);
+    Launch(EngramGateKernel, dim3(static_cast<unsigned>(a.streams), rows), kLanesF, 0, AsCuda(stream), part, root);
   }
   CheckLaunch("engram_gate");
 }
 void RunArgmax(Stream& stream, const ArgmaxArgs& a) {
-  ArgmaxKernel<<<Blocks(a.rows, 1), 256, 0, AsCuda(stream).handle()>>>(a);
+  Launch(ArgmaxKernel, Blocks(a.rows, 1), 256, 0, AsCuda(stream), a);
   CheckLaunch("argmax");
 }
 

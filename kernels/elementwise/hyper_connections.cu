@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/device/dots.cuh"
+#include "kernels/device/launch.cuh"
 #include "kernels/device/ldmatrix.cuh"
 #include "kernels/elementwise/channels.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
@@ -34,6 +35,7 @@ constexpr int kQuarters = kLanesF / 32;
 
 // Block: 32 lanes (x) of 16 rows (y) and 24 outputs, six a warp.
 __global__ void __launch_bounds__(kTileThreads, 2) ProjectTileKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
+  BeginKernel();
   const int warp = threadIdx.x / 32, lane = static_cast<int>(blockIdx.x) * 32 + (threadIdx.x & 31);
   const std::int64_t row0 = blockIdx.y * std::int64_t{kTileRows};
   constexpr int kSelfRows = kTileRows / (kTileThreads / 32);
@@ -67,6 +69,7 @@ constexpr int kFewRows = 8, kFewThreads = 128;
 
 // Few rows. Block: 32 lanes (x) of one output (y); everything it needs is on its way at once, then a warp a row walks the lanes' chains.
 __global__ void __launch_bounds__(kFewThreads) ProjectRowsKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
+  BeginKernel();
   extern __shared__ __align__(16) float memory[];
   const int lane0 = static_cast<int>(blockIdx.x) * 32, output = blockIdx.y, n = static_cast<int>(d.n), steps = (n + kLanesF - 1) / kLanesF;
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
@@ -109,11 +112,11 @@ void Project(CudaStream& stream, const DotRows& d, const ProjectionLanes& to) {
     const std::int64_t steps = (d.n + kLanesF - 1) / kLanesF;
     const auto bytes = static_cast<std::size_t>(steps * (128 + d.rows * 64));
     CheckCuda(cudaFuncSetAttribute(ProjectRowsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_mix shared memory");
-    ProjectRowsKernel<<<dim3(kQuarters, static_cast<unsigned>(d.outputs + 1)), kFewThreads, bytes, stream.handle()>>>(d, to);
+    Launch(ProjectRowsKernel, dim3(kQuarters, static_cast<unsigned>(d.outputs + 1)), kFewThreads, bytes, stream, d, to);
     return;
   }
   const dim3 grid(kQuarters, Blocks(d.rows, kTileRows), Blocks(d.outputs, kTileOutputs));
-  ProjectTileKernel<<<grid, kTileThreads, 0, stream.handle()>>>(d, to);
+  Launch(ProjectTileKernel, grid, kTileThreads, 0, stream, d, to);
 }
 
 // --- coefficients ----------------------------------------------------------------------------------------------------
@@ -188,6 +191,7 @@ constexpr int kFinishThreads = 128;
 // A block a row: folds, then a warp for the coefficients.
 template <int kElements>
 __global__ void __launch_bounds__(kFinishThreads) CoefficientsKernel(const __grid_constant__ HcMixArgs a, ProjectionLanes from) {
+  BeginKernel();
   __shared__ float dots[2 * kMaxStreams + kMaxStreams * kMaxStreams + 1];
   const std::int64_t t = blockIdx.x;
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, n = a.streams, outputs = from.outputs;
@@ -231,7 +235,7 @@ void RunHcMix(Stream& s, const HcMixArgs& a) {
     if (!a.read_out) part.post_TS += begin * a.streams, part.mix_TSS += begin * a.streams * a.streams;
     Project(stream, {part.stream_TSE, part.rows, a.fn, outputs, width}, lanes);
     const auto coefficients = a.streams * a.streams <= 32 ? &CoefficientsKernel<1> : &CoefficientsKernel<2>;
-    coefficients<<<static_cast<unsigned>(part.rows), kFinishThreads, 0, stream.handle()>>>(part, lanes);
+    Launch(coefficients, static_cast<unsigned>(part.rows), kFinishThreads, 0, stream, part, lanes);
   }
   CheckLaunch("hc_mix");
 }
@@ -243,6 +247,7 @@ constexpr int kCollapseThreads = 256;
 // A block a row; the collapsed row waits in shared memory for its norm.
 template <int kWidth>
 __global__ void __launch_bounds__(kCollapseThreads) CollapseNormKernel(const __grid_constant__ HcCollapseNormArgs a) {
+  BeginKernel();
   extern __shared__ __align__(16) std::uint16_t row[];
   __shared__ float lanes[kLanesF];
   const std::int64_t t = blockIdx.x;
@@ -292,7 +297,7 @@ void RunHcCollapseNorm(Stream& stream, const HcCollapseNormArgs& a) {
   const auto kernel = a.hidden % 8 == 0 ? &CollapseNormKernel<8> : &CollapseNormKernel<1>;
   const auto bytes = static_cast<std::size_t>(a.hidden) * 2;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_collapse_norm shared memory");
-  kernel<<<static_cast<unsigned>(a.rows), kCollapseThreads, bytes, AsCuda(stream).handle()>>>(a);
+  Launch(kernel, static_cast<unsigned>(a.rows), kCollapseThreads, bytes, AsCuda(stream), a);
   CheckLaunch("hc_collapse_norm");
 }
 
@@ -301,6 +306,7 @@ constexpr int kExpandThreads = 128;
 // Block: a stretch of channels (y) of a row (x).
 template <int kWidth>
 __global__ void __launch_bounds__(kExpandThreads) ExpandKernel(const __grid_constant__ HcExpandArgs a) {
+  BeginKernel();
   const std::int64_t t = blockIdx.x, d = kWidth * (blockIdx.y * std::int64_t{kExpandThreads} + threadIdx.x);
   if (d >= a.hidden) return;
   const int n = a.streams;
@@ -334,8 +340,8 @@ void RunHcExpand(Stream& stream, const HcExpandArgs& a) {
   if (a.rows == 0) return;
   const int width = a.hidden % 8 == 0 ? 8 : 1;
   const dim3 grid(static_cast<unsigned>(a.rows), Blocks(a.hidden, width * kExpandThreads));
-  if (width == 8) ExpandKernel<8><<<grid, kExpandThreads, 0, AsCuda(stream).handle()>>>(a);
-  else ExpandKernel<1><<<grid, kExpandThreads, 0, AsCuda(stream).handle()>>>(a);
+  if (width == 8) Launch(ExpandKernel<8>, grid, kExpandThreads, 0, AsCuda(stream), a);
+  else Launch(ExpandKernel<1>, grid, kExpandThreads, 0, AsCuda(stream), a);
   CheckLaunch("hc_expand");
 }
 

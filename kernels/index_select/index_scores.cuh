@@ -2,6 +2,7 @@
 // keeps a query's heads in registers and streams keys past them. Contract: docs/numerics.md section 6, Index score.
 #pragma once
 
+#include "kernels/device/launch.cuh"
 #include "kernels/device/ldmatrix.cuh"
 #include "kernels/index_select/index_select.h"
 #include "kernels/kv_rows/kv_codec.cuh"
@@ -50,6 +51,7 @@ struct IndexQuery {
 template <int kBlocks, int kHeadTiles>
 __global__ void PrepareIndexQueryKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale,
                                         IndexQuery<kBlocks, kHeadTiles>* queries) {
+  BeginKernel();
   constexpr int kDim = kBlocks * kIndexQuantizerBlock;
   __shared__ float x[kDim];
   __shared__ std::uint8_t codes[kDim], scales[kBlocks];
@@ -225,6 +227,7 @@ struct IndexScoreTile {
 template <int kBlocks, int kHeadTiles>
 __global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, std::int64_t keys,
                                                          float* scores, std::int64_t stride) {
+  BeginKernel();
   using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
   extern __shared__ __align__(16) std::byte memory[];
   const std::int64_t t = blockIdx.y, begin = blockIdx.x * keys;
@@ -239,6 +242,7 @@ __global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__
 template <int kBlocks, int kHeadTiles>
 __global__ void __launch_bounds__(256, 1) ScoreRowsKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, std::int64_t keys,
                                                           float* scores, std::int64_t stride) {
+  BeginKernel();
   using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
   extern __shared__ __align__(16) std::byte memory[];
   Tile tile(a, *reinterpret_cast<typename Tile::Shared*>(memory));
@@ -261,6 +265,7 @@ __global__ void __launch_bounds__(256, 1) ScoreRowsKernel(const __grid_constant_
 inline constexpr int kMaxBf16Heads = 128;
 
 __global__ void ScoreBf16Kernel(const __grid_constant__ IndexSelectArgs a, float weight_scale, float* scores, std::int64_t stride) {
+  BeginKernel();
   __shared__ float part[8][kMaxBf16Heads + 1];
   const std::int64_t t = blockIdx.y, begin = blockIdx.x * std::int64_t{8};
   const IndexEntries entries(a, t);

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/device/launch.cuh"
 #include "kernels/index_select/index_scores.cuh"
 #include "kernels/index_select/index_select_cuda.h"
 #include "kernels/index_select/index_selection.cuh"
@@ -46,7 +47,7 @@ void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries
   auto* queries = reinterpret_cast<Query*>(stream.Scratch(kQuerySlot, static_cast<std::size_t>(a.rows) * sizeof(Query)));
   const float hadamard_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim))), weight_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim * a.heads)));
   const auto rows = static_cast<unsigned>(a.rows);
-  PrepareIndexQueryKernel<kBlocks, kHeadTiles><<<dim3(Query::kPaddedHeads, rows), 64, 0, stream.handle()>>>(a, hadamard_scale, weight_scale, queries);
+  Launch(PrepareIndexQueryKernel<kBlocks, kHeadTiles>, dim3(Query::kPaddedHeads, rows), 64, 0, stream, a, hadamard_scale, weight_scale, queries);
   CheckLaunch("index query");
 
   constexpr int kBytes = sizeof(typename Tile::Shared);
@@ -56,7 +57,7 @@ void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries
   const dim3 grid(Blocks(entries, keys), static_cast<unsigned>(row_blocks));
   const auto launch = [&](auto kernel) {
     CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "index score shared memory");
-    kernel<<<grid, Tile::kThreads, kBytes, stream.handle()>>>(a, queries, keys, scores.data, scores.stride);
+    Launch(kernel, grid, Tile::kThreads, kBytes, stream, a, queries, keys, scores.data, scores.stride);
   };
   if (many) launch(&ScoreRowsKernel<kBlocks, kHeadTiles>);
   else launch(&ScoreRowKernel<kBlocks, kHeadTiles>);
@@ -73,7 +74,7 @@ void ScoreFp4Heads(CudaStream& stream, const IndexSelectArgs& a, std::int64_t en
 void Score(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
   if (a.key_format.kind == RowFormat::Kind::kBf16) {
     const float weight_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim * a.heads)));
-    ScoreBf16Kernel<<<dim3(Blocks(entries, 8), static_cast<unsigned>(a.rows)), 32, 0, stream.handle()>>>(a, weight_scale, scores.data, scores.stride);
+    Launch(ScoreBf16Kernel, dim3(Blocks(entries, 8), static_cast<unsigned>(a.rows)), 32, 0, stream, a, weight_scale, scores.data, scores.stride);
     CheckLaunch("index scores");
   } else if (a.dim <= 32) {
     ScoreFp4Heads<1>(stream, a, entries, scores);
@@ -105,18 +106,19 @@ void Select(CudaStream& stream, const IndexSelectArgs& a, Candidates candidates,
     s.next_key = reinterpret_cast<unsigned*>(to);
     s.next_number = reinterpret_cast<std::int32_t*>(to + a.rows * room * 4);
     s.next_stride = room;
-    SelectKernel<<<dim3(Blocks(n, kSelectSegment), rows), kSelectThreads, 0, stream.handle()>>>(a, s);
+    Launch(SelectKernel, dim3(Blocks(n, kSelectSegment), rows), kSelectThreads, 0, stream, a, s);
     s.key = s.next_key;
     s.number = s.next_number;
     s.stride = room;
   }
   s.next_key = nullptr;
-  SelectKernel<<<dim3(1, rows), kSelectThreads, 0, stream.handle()>>>(a, s);
+  Launch(SelectKernel, dim3(1, rows), kSelectThreads, 0, stream, a, s);
   CheckLaunch("index selection");
 }
 
 // What a dump asked for.
 __global__ void KeepScoresKernel(const __grid_constant__ IndexSelectArgs a, const float* scores, std::int64_t stride) {
+  BeginKernel();
   const std::int64_t t = blockIdx.y, j = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
   if (j < a.row_T[t].visible) a.scores_out[t * a.scores_stride + j] = scores[t * stride + j];
 }
@@ -131,7 +133,7 @@ void SelectRows(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entri
     Select(stream, a, Candidates::kBlocks, a.candidate_top_blocks, blocks, scores, a.candidates_out, a.candidate_count_out);
   }
   if (!a.scores_out || a.candidates_in) return;
-  KeepScoresKernel<<<dim3(Blocks(entries, 256), static_cast<unsigned>(a.rows)), 256, 0, stream.handle()>>>(a, scores.data, stride);
+  Launch(KeepScoresKernel, dim3(Blocks(entries, 256), static_cast<unsigned>(a.rows)), 256, 0, stream, a, scores.data, stride);
   CheckLaunch("index scores");
 }
 

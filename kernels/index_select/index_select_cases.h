@@ -14,13 +14,14 @@
 
 namespace lockstep::kernels {
 
-// Token t sees visible[t] keys of a sequence of its own.
+// Token t sees visible[t] keys of a sequence of its own, or of the first one's.
 struct IndexCase {
   std::vector<std::int64_t> visible = {1};
   int heads = 1, dim = 32;
   FormatKind format = FormatKind::kFp4E8M0;
   int top_k = 1;
   int page_shift = 4;
+  bool one_sequence = false;
   // Candidate blocks: 0: none. Written by a source, read by the others (`kept` of them, in each token's list).
   int candidate_block = 0, candidate_top_blocks = 0;
   bool candidate_source = true;
@@ -51,23 +52,25 @@ struct IndexProblem : IndexCase {
     weight_TH = inputs.BF16(rows() * heads, recipe);
     const bool lattice = recipe == Recipe::kLattice;
     for (std::int64_t t = 0; t < rows(); ++t) {
+      KeepSomeBlocks(t, inputs);
+      if (t != SequenceOf(t)) continue;
       const RowsCase stored = Keys(t);
       keys.emplace_back(static_cast<std::size_t>(stored.stored_bytes()), std::byte{0xff});
       for (std::int64_t j = 0; j < stored.rows; ++j)
         FillPackedRow(stored.format, recipe, lattice ? 127 : 118, lattice ? 127 : 130, inputs,
                       keys.back().data() + stored.RowOffset(j));
-      KeepSomeBlocks(t, inputs);
     }
   }
+  std::int64_t SequenceOf(std::int64_t t) const { return one_sequence ? 0 : t; }
   // A sequence without keys still has a page.
   RowsCase Keys(std::int64_t t) const {
     return {.format = key_format(),
-            .rows = std::max<std::int64_t>(1, visible[static_cast<std::size_t>(t)]),
+            .rows = std::max<std::int64_t>(1, one_sequence ? max_visible() : visible[static_cast<std::size_t>(t)]),
             .page_shift = page_shift,
             .recipe = recipe};
   }
   const std::byte* Key(std::int64_t t, std::int64_t j) const {
-    return keys[static_cast<std::size_t>(t)].data() + Keys(t).RowOffset(j);
+    return keys[static_cast<std::size_t>(SequenceOf(t))].data() + Keys(t).RowOffset(j);
   }
   Output Start() const {
     return {UnwrittenInt(rows() * top_k), UnwrittenInt(rows()), UnwrittenInt(rows() * candidate_top_blocks),
@@ -78,7 +81,8 @@ struct IndexProblem : IndexCase {
     std::vector<IndexRow> table;
     for (std::int64_t t = 0; t < rows(); ++t) {
       const auto row = static_cast<std::size_t>(t);
-      table.push_back({.keys = Keys(t).Pages(memory, memory.In(keys[row])), .visible = visible[row]});
+      const PagedRows pages = t == SequenceOf(t) ? Keys(t).Pages(memory, memory.In(keys[row])) : table.front().keys;
+      table.push_back({.keys = pages, .visible = visible[row]});
     }
     return {.row_T = memory.Own(std::move(table)),
             .rows = rows(),

@@ -224,6 +224,28 @@ TEST(IndexSelect, LongContexts) {
   }
 }
 
+// As many rows as make a device share unpacked keys among rows of a sequence, and as many entries as make it choose in rounds.
+TEST(IndexSelect, ManyRowsAndRounds) {
+  for (const bool one_sequence : {true, false}) {
+    for (const FormatKind format : kKeyFormats) {
+      std::vector<std::int64_t> visible;
+      for (std::int64_t t = 0; t < 70; ++t) visible.push_back(5 * t);
+      ExpectPage({.visible = visible, .heads = 17, .dim = 64, .format = format, .top_k = 50, .one_sequence = one_sequence});
+    }
+  }
+  for (const Recipe recipe : {Recipe::kNormal, Recipe::kLattice}) {
+    ExpectPage({.visible = {17000, 8192, 8193, 100}, .heads = 2, .dim = 32, .top_k = 300, .page_shift = 8, .recipe = recipe});
+    ExpectPage({.visible = {17100, 16384},
+                .heads = 1,
+                .dim = 32,
+                .top_k = 512,
+                .page_shift = 8,
+                .candidate_block = 2,
+                .candidate_top_blocks = 1000,
+                .recipe = recipe});
+  }
+}
+
 // All scores equal: the oldest entries.
 TEST(IndexSelect, EqualScoresGoToTheSmallerEntry) {
   for (const FormatKind format : kKeyFormats) {

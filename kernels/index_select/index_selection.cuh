@@ -105,6 +105,7 @@ __device__ inline KthKey FindKth(const unsigned (&key)[kSelectItems], int first,
 
 // Block: a segment (x) of a row (y).
 __global__ void __launch_bounds__(kSelectThreads) SelectKernel(const __grid_constant__ IndexSelectArgs a, const __grid_constant__ Selection s) {
+  BeginKernel();
   __shared__ int above_W[kSelectWarps], ties_W[kSelectWarps];
   const std::int64_t t = blockIdx.y, begin = blockIdx.x * kSelectSegment;
   const IndexEntries entries(a, t);

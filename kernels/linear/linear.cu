@@ -6,6 +6,7 @@
 #include "kernels/contract/segments.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
+#include "kernels/linear/dense_bf16.h"
 #include "kernels/linear/exl3_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/linear/linear_cuda_slots.h"
@@ -287,6 +288,7 @@ void RunLinear(Stream& stream, const LinearArgs& a) {
   const bool together = a.groups > 1 && a.rows == 1;
   for (int i = 0; a.groups > 1 && !together && i < a.groups; ++i) RunLinear(stream, GroupOf(a, i));
   if (a.groups > 1 && !together) return;
+  if (a.groups == 1 && RunDenseBf16(AsCuda(stream), a)) return;
   GroupedLinear g;
   for (int i = 0; i < a.groups; ++i) {
     g.specs.push_back(a.spec);

@@ -1,6 +1,7 @@
 // Expert choice: scores of few rows by a warp an expert, of many by tiles of lanes; then a warp a row chooses. Contract: docs/numerics.md section 6, Router.
 #include "kernels/contract/total_order.h"
 #include "kernels/device/dots.cuh"
+#include "kernels/device/launch.cuh"
 #include "kernels/router/router_cuda.h"
 
 namespace lockstep::kernels {
@@ -22,6 +23,7 @@ constexpr int kFewThreads = 64;
 // A warp an expert, four neighbouring lanes a thread; n is a multiple of 4.
 template <int kRows>
 __global__ void __launch_bounds__(kFewThreads) ScoreRowsKernel(const __grid_constant__ DotRows d, Scores to) {
+  BeginKernel();
   const int e = blockIdx.x * (kFewThreads / 32) + threadIdx.x / 32, lane = threadIdx.x & 31, n = static_cast<int>(d.n);
   if (e >= d.outputs) return;
   const float* w = d.w + e * d.n;
@@ -31,7 +33,7 @@ __global__ void __launch_bounds__(kFewThreads) ScoreRowsKernel(const __grid_cons
     const float4 weight = __ldg(reinterpret_cast<const float4*>(w + k));
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float4 x = WidenFour(__ldg(reinterpret_cast<const uint2*>(d.x + min(std::int64_t{r}, d.rows - 1) * d.n + k)));
+      const float4 x = WidenFour(*reinterpret_cast<const uint2*>(d.x + min(std::int64_t{r}, d.rows - 1) * d.n + k));
       sum[r][0] = contract::Fma(weight.x, x.x, sum[r][0]), sum[r][1] = contract::Fma(weight.y, x.y, sum[r][1]);
       sum[r][2] = contract::Fma(weight.z, x.z, sum[r][2]), sum[r][3] = contract::Fma(weight.w, x.w, sum[r][3]);
     }
@@ -49,6 +51,7 @@ constexpr int kTileRows = 16, kTileExperts = 6, kTileGroups = 4, kTileThreads = 
 
 // Block: 16 rows (y) x 24 experts (x), six a group of 128 threads.
 __global__ void __launch_bounds__(kTileThreads, 1) ScoreTileKernel(const __grid_constant__ DotRows d, Scores to) {
+  BeginKernel();
   __shared__ float lanes[kTileGroups][kTileRows][kLanesF];
   const int group = threadIdx.x / kLanesF, lane = threadIdx.x % kLanesF, warp = lane / 32;
   const std::int64_t row0 = blockIdx.y * std::int64_t{kTileRows};
@@ -72,7 +75,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) ScoreTileKernel(const __grid_
 void Score(CudaStream& stream, const DotRows& d, const Scores& to) {
   if (d.rows <= 8 && d.n % 4 == 0) {
     const auto kernel = d.rows == 1 ? &ScoreRowsKernel<1> : d.rows <= 2 ? &ScoreRowsKernel<2> : d.rows <= 4 ? &ScoreRowsKernel<4> : &ScoreRowsKernel<8>;
-    kernel<<<Blocks(d.outputs, kFewThreads / 32), kFewThreads, 0, stream.handle()>>>(d, to);
+    Launch(kernel, Blocks(d.outputs, kFewThreads / 32), kFewThreads, 0, stream, d, to);
     return;
   }
   constexpr std::int64_t kMaxGridY = 32768;
@@ -81,7 +84,7 @@ void Score(CudaStream& stream, const DotRows& d, const Scores& to) {
     part.x += begin * d.n;
     part.rows = d.rows - begin < kMaxGridY * kTileRows ? d.rows - begin : kMaxGridY * kTileRows;
     const dim3 grid(Blocks(d.outputs, kTileGroups * kTileExperts), Blocks(part.rows, kTileRows));
-    ScoreTileKernel<<<grid, kTileThreads, 0, stream.handle()>>>(part, {to.data + begin * to.experts, to.experts});
+    Launch(ScoreTileKernel, grid, kTileThreads, 0, stream, part, Scores{to.data + begin * to.experts, to.experts});
   }
 }
 
@@ -100,6 +103,7 @@ constexpr int kChooseThreads = 32;
 
 // A warp a row.
 __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(const __grid_constant__ RouterArgs a, const float* score_TX) {
+  BeginKernel();
   __shared__ int chosen[kMaxTopK], sorted[kMaxTopK];
   const std::int64_t t = blockIdx.x;
   const int lane = threadIdx.x;
@@ -144,7 +148,7 @@ void RunRouter(Stream& s, const RouterArgs& a) {
   CudaStream& stream = AsCuda(s);
   const Scores scores{reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.experts) * sizeof(float))), a.experts};
   Score(stream, {a.x_TE, a.rows, a.gate_XE, a.experts, a.hidden}, scores);
-  ChooseKernel<<<static_cast<unsigned>(a.rows), kChooseThreads, 0, stream.handle()>>>(a, scores.data);
+  Launch(ChooseKernel, static_cast<unsigned>(a.rows), kChooseThreads, 0, stream, a, scores.data);
   CheckLaunch("router");
 }
 

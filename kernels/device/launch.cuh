@@ -1,0 +1,35 @@
+// Launches that overlap the end of the kernel before them: the next kernel's blocks start while the last blocks run, and wait where they begin for
+// everything before. Steps of few rows are chains of short kernels, which would otherwise each pay a launch.
+#pragma once
+
+#include <utility>
+
+#include "kernels/device/cuda_stream.cuh"
+
+namespace lockstep::kernels {
+
+// `kernel` calls BeginKernel before it touches memory.
+template <class... Parameters, class... Arguments>
+void Launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream, Arguments&&... arguments) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream.handle();
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), "kernel launch");
+}
+
+#if defined(__CUDACC__)
+// Lets the next kernel's blocks start, then waits for the work before this kernel.
+__device__ inline void BeginKernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+#endif
+
+}  // namespace lockstep::kernels
