@@ -64,20 +64,6 @@ struct KeyList {
   __device__ std::int64_t Begin(int b) const { return static_cast<std::int64_t>(b - window_blocks) * kAttentionSlots; }
 };
 
-// Channels d .. d+7 of a packed row as bf16 bits, +0 past the width.
-__device__ inline uint4 UnpackEight(const RowFormat& f, const std::byte* row, int d) {
-  if (d >= f.width) return make_uint4(0u, 0u, 0u, 0u);
-  if (ReadableByEights(f)) return PackedEight(f, row, d);
-  std::uint32_t pair[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t low = d + 2 * i < f.width ? PackedChannel(f, row, d + 2 * i) : 0u;
-    const std::uint32_t high = d + 2 * i + 1 < f.width ? PackedChannel(f, row, d + 2 * i + 1) : 0u;
-    pair[i] = low | high << 16;
-  }
-  return make_uint4(pair[0], pair[1], pair[2], pair[3]);
-}
-
 // Four threads share the 64 slots of a head: thread `part` (lane bits 3 and 4) has slots 16r + 4 part + c in x[r][c].
 using SlotShare = float[4][4];
 

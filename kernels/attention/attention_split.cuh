@@ -68,18 +68,17 @@ __global__ void __launch_bounds__(AttentionSplit::kScoreThreads, 2) AttentionSco
   const FilledSlots filled = list.Filled(b);
   if (!filled.AnyOf16(slot0)) return;
   FetchQueries(a, t, head_begin, split, queries);
-  {
-    const bool has = filled.Has(slot0 + slot);
-    const std::byte* row = !has ? nullptr : compressed ? list.CompressedRow(entry) : list.Address(b, slot0 + slot);
-    const RowFormat& format = compressed ? a.compressed_format : a.window_format;
-    std::uint16_t* out = split.Key(t, b * kAttentionSlots + slot0 + slot);
+  const bool has = filled.Has(slot0 + slot);
+  const std::byte* row = !has ? nullptr : compressed ? list.CompressedRow(entry) : list.Address(b, slot0 + slot);
+  std::uint16_t* out = split.Key(t, b * kAttentionSlots + slot0 + slot);
+  WithReader(compressed ? a.compressed_format : a.window_format, [&](const auto& reader) {
 #pragma unroll 8
     for (int d = 8 * part; d < split.padded; d += 8 * kThreadsPerSlot) {
-      const uint4 values = has ? UnpackEight(format, row, d) : make_uint4(0u, 0u, 0u, 0u);
+      const uint4 values = has ? reader(row, d) : make_uint4(0u, 0u, 0u, 0u);
       *reinterpret_cast<uint4*>(keys + slot * split.stride() + d) = values;
       if (blockIdx.y == 0) *reinterpret_cast<uint4*>(out + d) = values;
     }
-  }
+  });
   WaitForCopies<0>();
   __syncthreads();
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3, head0 = head_begin + warp * AttentionSplit::kHeads;

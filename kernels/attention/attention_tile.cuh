@@ -83,8 +83,6 @@ struct AttentionTile {
   }
 
  private:
-  __device__ const RowFormat& Format(int b) const { return list.IsWindow(b) ? a.window_format : a.compressed_format; }
-
   __device__ void LoadQueries() {
     for (int h = warp; h < kHeads; h += kWarps) {
       const std::uint16_t* in = a.q_THD + (t * a.heads + head_begin + h) * a.head_dim;
@@ -108,33 +106,41 @@ struct AttentionTile {
     if (threadIdx.x < kSlots) address[b % 2 * kSlots + threadIdx.x] = row;
   }
 
+  // Four threads a row.
   template <int kUnit>
-  __device__ void FetchRows(int b, int row_bytes) {
-    for (int slot = warp; slot < kSlots; slot += kWarps) {
-      const std::byte* from = address[b % 2 * kSlots + slot];
-      if (!from) continue;
-      for (int i = kUnit * lane; i < row_bytes; i += kUnit * 32) CopyAsync<kUnit>(raw + slot * l.raw_stride + i, from + i);
-    }
+  __device__ void FetchRow(const std::byte* from, std::byte* to, int row_bytes) {
+    constexpr int kThreadsPerRow = kThreads / kSlots;
+#pragma unroll 4
+    for (int i = kUnit * (threadIdx.x % kThreadsPerRow); i < row_bytes; i += kUnit * kThreadsPerRow) CopyAsync<kUnit>(to + i, from + i);
   }
   __device__ void Fetch(int b) {
     if (b >= list.blocks) return;
-    const int bytes = list.IsWindow(b) ? static_cast<int>(list.row.window.row_bytes) : list.row.compressed.row_bytes;
-    if (bytes % 16 == 0) FetchRows<16>(b, bytes);
-    else if (bytes % 8 == 0) FetchRows<8>(b, bytes);
-    else FetchRows<4>(b, bytes);
+    const int bytes = list.IsWindow(b) ? static_cast<int>(list.row.window.row_bytes) : list.row.compressed.row_bytes, slot = threadIdx.x / (kThreads / kSlots);
+    const std::byte* from = address[b % 2 * kSlots + slot];
+    if (from) {
+      std::byte* to = raw + slot * l.raw_stride;
+      const auto bits = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from)) | static_cast<unsigned>(bytes);
+      if (bits % 16 == 0) FetchRow<16>(from, to, bytes);
+      else if (bits % 8 == 0) FetchRow<8>(from, to, bytes);
+      else FetchRow<4>(from, to, bytes);
+    }
     CommitCopies();
   }
 
   // Packed rows to keys; empty slots become +0 where an MMA reads them.
   __device__ void Unpack(int b, FilledSlots filled) {
-    const RowFormat& format = Format(b);
-    for (int slot = warp; slot < kSlots; slot += kWarps) {
-      if (!filled.AnyOf16(slot & ~15)) continue;
-      const bool has = filled.Has(slot);
-      for (int d = 8 * lane; d < l.padded; d += 256) {
-        *reinterpret_cast<uint4*>(keys + slot * l.stride + d) = has ? UnpackEight(format, raw + slot * l.raw_stride, d) : make_uint4(0u, 0u, 0u, 0u);
+    WithReader(list.IsWindow(b) ? a.window_format : a.compressed_format, [&](const auto& reader) {
+#pragma unroll 2
+      for (int slot = warp; slot < kSlots; slot += kWarps) {
+        if (!filled.AnyOf16(slot & ~15)) continue;
+        const bool has = filled.Has(slot);
+#pragma unroll
+        for (int d = 8 * lane; d < kMaxDim; d += 256) {
+          if (d >= l.padded) break;
+          *reinterpret_cast<uint4*>(keys + slot * l.stride + d) = has ? reader(raw + slot * l.raw_stride, d) : make_uint4(0u, 0u, 0u, 0u);
+        }
       }
-    }
+    });
   }
 
   // A warp: 32 heads x 16 slots.
@@ -142,15 +148,17 @@ struct AttentionTile {
     const int head0 = warp % 2 * 32, slot0 = warp / 2 * 16;
     if (!filled.AnyOf16(slot0)) return;
     float c[2][2][4] = {};
-#pragma unroll 4
-    for (int k = 0; k < l.padded; k += 16) {
-      std::uint32_t b[4];
-      LoadTileB(b, keys, l.stride, slot0, k);
+    for (int k0 = 0; k0 < l.padded; k0 += kDimsPerWarp) {
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const FragmentA fragment = LoadTileA(queries, l.stride, head0 + 16 * m, k);
-        MmaBF16(c[m][0], fragment, b[0], b[1]);
-        MmaBF16(c[m][1], fragment, b[2], b[3]);
+      for (int k = 0; k < kDimsPerWarp; k += 16) {
+        std::uint32_t b[4];
+        LoadTileB(b, keys, l.stride, slot0, k0 + k);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const FragmentA fragment = LoadTileA(queries, l.stride, head0 + 16 * m, k0 + k);
+          MmaBF16(c[m][0], fragment, b[0], b[1]);
+          MmaBF16(c[m][1], fragment, b[2], b[3]);
+        }
       }
     }
 #pragma unroll

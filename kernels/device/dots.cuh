@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/ldmatrix.cuh"
 
 namespace lockstep::kernels {
 
@@ -14,56 +15,107 @@ struct DotRows {
   std::int64_t n;
 };
 
-// One thread's share of a tile: lane `lane` of kRows x kOutputs dots, and of the rows' dots with themselves. Rows and outputs past the end repeat the last.
-template <int kRows, int kOutputs, int kAhead>
-struct LaneTile {
-  float sum[kOutputs][kRows];
+// A tile of 16 rows and 24 outputs, kLanes of the 128 lanes; a thread has one lane of 16 rows and six outputs. Operands of the next steps of 128
+// channels are on their way to shared memory while these are multiplied. Rows and outputs past the end repeat the last.
+template <int kLanes, int kSteps>
+struct DotTile {
+  static constexpr int kRows = 16, kGroups = 4, kGroupOutputs = 6, kOutputs = kGroups * kGroupOutputs;
+  static constexpr int kThreads = kLanes * kGroups, kStages = 4;
+  static constexpr int kSelfRows = kRows / kGroups;  // of a group, whose dots with themselves it takes
 
-  template <class Self>
-  __device__ void Accumulate(const DotRows& d, std::int64_t row0, int output0, int lane, const Self& self) {
-    // 32-bit offsets from a base of the tile: a register a row instead of two.
-    const std::uint16_t* x = d.x + row0 * d.n;
-    const float* w = d.w + min(output0, d.outputs - 1) * d.n;
-    const auto n = static_cast<unsigned>(d.n), last_row = static_cast<unsigned>(min(d.rows - 1 - row0, std::int64_t{kRows - 1}));
-    const auto last_output = static_cast<unsigned>(max(0, min(d.outputs - 1 - output0, kOutputs - 1)));
-    unsigned row_at[kRows], output_at[kOutputs];
-#pragma unroll
-    for (unsigned r = 0; r < kRows; ++r) row_at[r] = min(r, last_row) * n;
-#pragma unroll
-    for (unsigned o = 0; o < kOutputs; ++o) {
-      output_at[o] = min(o, last_output) * n;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) sum[o][r] = 0.0f;
+  struct Shared {
+    float w[kStages][kSteps][kOutputs][kLanes];
+    std::uint16_t x[kStages][kSteps][kRows][kLanes];
+  };
+
+  const DotRows& d;
+  Shared& s;
+  const std::int64_t row0;
+  const int output0, lane0, steps;
+  const bool whole;  // rows of whole 128 channels, aligned: copied 16 bytes at a time
+  float sum[kGroupOutputs][kRows] = {};
+  float self[kSelfRows] = {};
+
+  __device__ DotTile(const DotRows& dots, Shared& shared, std::int64_t first_row, int first_output, int first_lane)
+      : d(dots), s(shared), row0(first_row), output0(first_output), lane0(first_lane), steps(static_cast<int>((dots.n + kLanesF - 1) / kLanesF)),
+        whole(dots.n % kLanesF == 0 && reinterpret_cast<std::uintptr_t>(dots.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(dots.w) % 16 == 0) {}
+
+  __device__ static int Group() { return threadIdx.x / kLanes; }
+  __device__ static int Lane() { return threadIdx.x % kLanes; }
+
+  template <bool kSelf>
+  __device__ void Run() {
+    const int stages = (steps + kSteps - 1) / kSteps;
+    for (int i = 0; i < kStages - 1; ++i) Fetch(i, stages);
+    for (int i = 0; i < stages; ++i) {
+      WaitForCopies<kStages - 2>();
+      __syncthreads();
+      Fetch(i + kStages - 1, stages);
+      Multiply<kSelf>(i);
     }
-    unsigned k = static_cast<unsigned>(lane);
-    for (; k + (kAhead - 1) * kLanesF < n; k += kAhead * kLanesF) Steps<kAhead>(x, w, row_at, output_at, k, self);
-    for (; k < n; k += kLanesF) Steps<1>(x, w, row_at, output_at, k, self);
   }
 
  private:
-  template <int kSteps, class Self>
-  __device__ void Steps(const std::uint16_t* x, const float* w, const unsigned (&row_at)[kRows], const unsigned (&output_at)[kOutputs], unsigned k,
-                        const Self& self) {
-    std::uint16_t bits[kSteps][kRows];
-    float weight[kSteps][kOutputs];
+  __device__ const float* W(int o, int k) const { return d.w + min(output0 + o, d.outputs - 1) * d.n + k; }
+  __device__ const std::uint16_t* X(int r, int k) const { return d.x + min(row0 + r, d.rows - 1) * d.n + k; }
+
+  __device__ void Fetch(int i, int stages) {
+    if (i < stages) {
+      if (whole) FetchWhole(i);
+      else FetchAny(i);
+    }
+    CommitCopies();
+  }
+
+  __device__ void FetchWhole(int i) {
+    constexpr int kWUnits = kLanes / 4, kXUnits = kLanes / 8;
+    const int stage = i % kStages;
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) bits[i][r] = x[row_at[r] + k + i * kLanesF];
-#pragma unroll
-      for (int o = 0; o < kOutputs; ++o) weight[i][o] = __ldg(w + (output_at[o] + k + i * kLanesF));
+    for (int first = 0; first < kSteps * kOutputs * kWUnits; first += kThreads) {
+      const int u = first + threadIdx.x, j = u / (kOutputs * kWUnits), o = u / kWUnits % kOutputs, lane = u % kWUnits * 4;
+      if (u < kSteps * kOutputs * kWUnits && i * kSteps + j < steps) CopyAsync<16>(&s.w[stage][j][o][lane], W(o, (i * kSteps + j) * kLanesF + lane0 + lane));
     }
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      float value[kRows];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) value[r] = BF16Value(bits[i][r]);
-#pragma unroll
-      for (int o = 0; o < kOutputs; ++o) {
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) sum[o][r] = contract::Fma(weight[i][o], value[r], sum[o][r]);
+    for (int first = 0; first < kSteps * kRows * kXUnits; first += kThreads) {
+      const int u = first + threadIdx.x, j = u / (kRows * kXUnits), r = u / kXUnits % kRows, lane = u % kXUnits * 8;
+      if (u < kSteps * kRows * kXUnits && i * kSteps + j < steps) CopyAsync<16>(&s.x[stage][j][r][lane], X(r, (i * kSteps + j) * kLanesF + lane0 + lane));
+    }
+  }
+
+  __device__ void FetchAny(int i) {
+    const int stage = i % kStages;
+    for (int j = 0; j < kSteps; ++j) {
+      const int k0 = (i * kSteps + j) * kLanesF + lane0;
+      for (int u = threadIdx.x; u < kOutputs * kLanes; u += kThreads) {
+        if (k0 + u % kLanes < d.n) s.w[stage][j][u / kLanes][u % kLanes] = *W(u / kLanes, k0 + u % kLanes);
       }
-      self(value);
+      for (int u = threadIdx.x; u < kRows * kLanes; u += kThreads) {
+        if (k0 + u % kLanes < d.n) s.x[stage][j][u / kLanes][u % kLanes] = *X(u / kLanes, k0 + u % kLanes);
+      }
+    }
+  }
+
+  template <bool kSelf>
+  __device__ void Multiply(int i) {
+    const int stage = i % kStages, lane = Lane(), group = Group();
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      if ((i * kSteps + j) * kLanesF + lane0 + lane >= d.n) break;
+      float weight[kGroupOutputs];
+#pragma unroll
+      for (int o = 0; o < kGroupOutputs; ++o) weight[o] = s.w[stage][j][group * kGroupOutputs + o][lane];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float value = BF16Value(s.x[stage][j][r][lane]);
+#pragma unroll
+        for (int o = 0; o < kGroupOutputs; ++o) sum[o][r] = contract::Fma(weight[o], value, sum[o][r]);
+      }
+      if constexpr (!kSelf) continue;
+#pragma unroll
+      for (int r = 0; r < kSelfRows; ++r) {
+        const float value = BF16Value(s.x[stage][j][group * kSelfRows + r][lane]);
+        self[r] = contract::Fma(value, value, self[r]);
+      }
     }
   }
 };

@@ -30,38 +30,29 @@ struct ProjectionLanes {
   __device__ float* Of(std::int64_t t, int output) const { return lanes + (t * (outputs + 1) + output) * kLanesF; }
 };
 
-constexpr int kTileRows = 16, kWarpOutputs = 6, kTileThreads = 128, kTileOutputs = kTileThreads / 32 * kWarpOutputs;
-constexpr int kQuarters = kLanesF / 32;
+constexpr int kQuarterLanes = 32, kQuarters = kLanesF / kQuarterLanes;
+using Tile = DotTile<kQuarterLanes, 4>;
 
-// Block: 32 lanes (x) of 16 rows (y) and 24 outputs, six a warp.
-__global__ void __launch_bounds__(kTileThreads, 2) ProjectTileKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
+// Block: 32 lanes (x) of 16 rows (y) and 24 outputs (z).
+__global__ void __launch_bounds__(Tile::kThreads, 3) ProjectTileKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
   BeginKernel();
-  const int warp = threadIdx.x / 32, lane = static_cast<int>(blockIdx.x) * 32 + (threadIdx.x & 31);
-  const std::int64_t row0 = blockIdx.y * std::int64_t{kTileRows};
-  constexpr int kSelfRows = kTileRows / (kTileThreads / 32);
-  float own[kSelfRows] = {};  // rows 4 * warp .. of the rows with themselves
-  const auto self = [&](const float (&value)[kTileRows]) {
+  extern __shared__ __align__(16) std::byte memory[];
+  Tile tile(d, *reinterpret_cast<Tile::Shared*>(memory), blockIdx.y * std::int64_t{Tile::kRows}, static_cast<int>(blockIdx.z) * Tile::kOutputs,
+            static_cast<int>(blockIdx.x) * kQuarterLanes);
+  tile.Run<true>();
+  const int lane = tile.lane0 + Tile::Lane(), output0 = tile.output0 + Tile::Group() * Tile::kGroupOutputs;
 #pragma unroll
-    for (int w = 0; w < kTileThreads / 32; ++w) {
-      if (w != warp) continue;
+  for (int r = 0; r < Tile::kRows; ++r) {
+    if (tile.row0 + r >= d.rows) break;
 #pragma unroll
-      for (int r = 0; r < kSelfRows; ++r) own[r] = Fma(value[kSelfRows * w + r], value[kSelfRows * w + r], own[r]);
-    }
-  };
-  LaneTile<kTileRows, kWarpOutputs, 2> tile;
-  const int output0 = static_cast<int>(blockIdx.z) * kTileOutputs + warp * kWarpOutputs;
-  tile.Accumulate(d, row0, output0, lane, self);
-#pragma unroll
-  for (int r = 0; r < kTileRows; ++r) {
-    if (row0 + r >= d.rows) break;
-#pragma unroll
-    for (int o = 0; o < kWarpOutputs; ++o) {
-      if (output0 + o < d.outputs) to.Of(row0 + r, output0 + o)[lane] = tile.sum[o][r];
+    for (int o = 0; o < Tile::kGroupOutputs; ++o) {
+      if (output0 + o < d.outputs) to.Of(tile.row0 + r, output0 + o)[lane] = tile.sum[o][r];
     }
   }
 #pragma unroll
-  for (int r = 0; r < kSelfRows; ++r) {
-    if (blockIdx.z == 0 && row0 + kSelfRows * warp + r < d.rows) to.Of(row0 + kSelfRows * warp + r, d.outputs)[lane] = own[r];
+  for (int r = 0; r < Tile::kSelfRows; ++r) {
+    const std::int64_t row = tile.row0 + Tile::Group() * Tile::kSelfRows + r;
+    if (blockIdx.z == 0 && row < d.rows) to.Of(row, d.outputs)[lane] = tile.self[r];
   }
 }
 
@@ -70,12 +61,12 @@ constexpr int kFewRows = 8, kFewThreads = 128;
 // Few rows. Block: 32 lanes (x) of one output (y); everything it needs is on its way at once, then a warp a row walks the lanes' chains.
 __global__ void __launch_bounds__(kFewThreads) ProjectRowsKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
   BeginKernel();
-  extern __shared__ __align__(16) float memory[];
+  extern __shared__ __align__(16) std::byte memory[];
   const int lane0 = static_cast<int>(blockIdx.x) * 32, output = blockIdx.y, n = static_cast<int>(d.n), steps = (n + kLanesF - 1) / kLanesF;
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const bool self = output == d.outputs;
-  float* w = memory;                                                     // [steps][32]
-  auto* x = reinterpret_cast<std::uint16_t*>(memory + steps * 32);  // [rows][steps][32]
+  auto* w = reinterpret_cast<float*>(memory);                     // [steps][32]
+  auto* x = reinterpret_cast<std::uint16_t*>(w + steps * 32);  // [rows][steps][32]
   for (int i = warp; i < steps && !self; i += kFewThreads / 32) {
     const int k = i * kLanesF + lane0 + lane;
     if (k < n) CopyAsync<4>(w + i * 32 + lane, d.w + output * d.n + k);
@@ -115,17 +106,21 @@ void Project(CudaStream& stream, const DotRows& d, const ProjectionLanes& to) {
     Launch(ProjectRowsKernel, dim3(kQuarters, static_cast<unsigned>(d.outputs + 1)), kFewThreads, bytes, stream, d, to);
     return;
   }
-  const dim3 grid(kQuarters, Blocks(d.rows, kTileRows), Blocks(d.outputs, kTileOutputs));
-  Launch(ProjectTileKernel, grid, kTileThreads, 0, stream, d, to);
+  constexpr int kBytes = sizeof(Tile::Shared);
+  CheckCuda(cudaFuncSetAttribute(ProjectTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "hc_mix shared memory");
+  const dim3 grid(kQuarters, Blocks(d.rows, Tile::kRows), Blocks(d.outputs, Tile::kOutputs));
+  Launch(ProjectTileKernel, grid, Tile::kThreads, kBytes, stream, d, to);
 }
 
 // --- coefficients ----------------------------------------------------------------------------------------------------
 
-// The mixing matrix C in a warp: lane l holds elements l and, if there are so many, l + 32; element n*j + k is C_jk.
-template <int kElements>
+// The mixing matrix C in a warp: lane l holds elements l and, if there are so many, l + 32; element n*j + k is C_jk. kN: n, or 0 for any.
+template <int kElements, int kN>
 struct MixingMatrix {
   float c[kElements];
-  int n;
+  const int n;
+
+  __device__ explicit MixingMatrix(int streams) : n(kN > 0 ? kN : streams) {}
 
   __device__ float Element(int e) const {
     float value = __shfl_sync(0xffffffffu, c[0], e & 31);
@@ -139,7 +134,8 @@ struct MixingMatrix {
   // sum_asc of the elements first, first + stride, ...
   __device__ float LineSum(int first, int stride) const {
     float sum = Element(first);
-    for (int i = 1; i < n; ++i) sum = Add(sum, Element(first + i * stride));
+#pragma unroll
+    for (int i = 1; i < (kN > 0 ? kN : n); ++i) sum = Add(sum, Element(first + i * stride));
     return sum;
   }
 
@@ -189,7 +185,7 @@ struct MixingMatrix {
 constexpr int kFinishThreads = 128;
 
 // A block a row: folds, then a warp for the coefficients.
-template <int kElements>
+template <int kElements, int kN>
 __global__ void __launch_bounds__(kFinishThreads) CoefficientsKernel(const __grid_constant__ HcMixArgs a, ProjectionLanes from) {
   BeginKernel();
   __shared__ float dots[2 * kMaxStreams + kMaxStreams * kMaxStreams + 1];
@@ -207,8 +203,7 @@ __global__ void __launch_bounds__(kFinishThreads) CoefficientsKernel(const __gri
   if (lane < n) a.pre_TS[t * n + lane] = Add(contract::Sigmoid(logit(lane, 0)), a.hc_eps);
   if (a.read_out) return;
   if (lane < n) a.post_TS[t * n + lane] = Mul(2.0f, contract::Sigmoid(logit(n + lane, 1)));
-  MixingMatrix<kElements> mix;
-  mix.n = n;
+  MixingMatrix<kElements, kN> mix(n);
 #pragma unroll
   for (int i = 0; i < kElements; ++i) mix.c[i] = logit(2 * n + mix.Own(i), 2);
   mix.Sinkhorn(a.sinkhorn_iters, a.hc_eps);
@@ -234,7 +229,7 @@ void RunHcMix(Stream& s, const HcMixArgs& a) {
     part.pre_TS += begin * a.streams;
     if (!a.read_out) part.post_TS += begin * a.streams, part.mix_TSS += begin * a.streams * a.streams;
     Project(stream, {part.stream_TSE, part.rows, a.fn, outputs, width}, lanes);
-    const auto coefficients = a.streams * a.streams <= 32 ? &CoefficientsKernel<1> : &CoefficientsKernel<2>;
+    const auto coefficients = a.streams == 4 ? &CoefficientsKernel<1, 4> : a.streams * a.streams <= 32 ? &CoefficientsKernel<1, 0> : &CoefficientsKernel<2, 0>;
     Launch(coefficients, static_cast<unsigned>(part.rows), kFinishThreads, 0, stream, part, lanes);
   }
   CheckLaunch("hc_mix");

@@ -100,19 +100,23 @@ void Select(CudaStream& stream, const IndexSelectArgs& a, Candidates candidates,
   const auto rows = static_cast<unsigned>(a.rows);
   const std::int64_t room = LeftAfterRound(n, k);  // a later round leaves fewer
   std::byte* memory[2] = {};
+  const auto launch = [&] {
+    const auto kernel = s.round > 0 ? &SelectKernel<LeftKeys> : candidates == Candidates::kEntries ? &SelectKernel<EntryKeys> : &SelectKernel<BlockKeys>;
+    Launch(kernel, dim3(Blocks(std::max<std::int64_t>(n, 1), kSelectSegment), rows), kSelectThreads, 0, stream, a, s);
+  };
   for (; n > kSelectSegment; n = LeftAfterRound(n, k), ++s.round) {
     std::byte*& to = memory[s.round % 2];
     if (!to) to = stream.Scratch(s.round % 2 == 0 ? kRoundSlot : kOtherRoundSlot, static_cast<std::size_t>(a.rows * room) * 8);
     s.next_key = reinterpret_cast<unsigned*>(to);
     s.next_number = reinterpret_cast<std::int32_t*>(to + a.rows * room * 4);
     s.next_stride = room;
-    Launch(SelectKernel, dim3(Blocks(n, kSelectSegment), rows), kSelectThreads, 0, stream, a, s);
+    launch();
     s.key = s.next_key;
     s.number = s.next_number;
     s.stride = room;
   }
   s.next_key = nullptr;
-  Launch(SelectKernel, dim3(1, rows), kSelectThreads, 0, stream, a, s);
+  launch();
   CheckLaunch("index selection");
 }
 

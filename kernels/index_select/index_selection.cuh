@@ -19,8 +19,8 @@ __host__ __device__ inline std::int64_t LeftAfterRound(std::int64_t n, int k) {
 
 inline constexpr unsigned kNanKey = ~0u;
 
-// What a row's candidates are in round 0.
-enum class Candidates { kEntries, kBlocks };  // scores; or the largest score of each candidate block, the newest block first of all
+// What a row's candidates are in round 0: scores; or the largest score of each candidate block, the newest block first of all.
+enum class Candidates { kEntries, kBlocks };
 
 struct Selection {
   Candidates candidates;
@@ -43,17 +43,32 @@ struct Selection {
     return n;
   }
 
-  // Order key of candidate i; a NaN's comes before every number's, so that the last round meets it.
-  __device__ unsigned Key(const IndexSelectArgs& a, const IndexEntries& entries, std::int64_t t, std::int64_t i) const {
-    if (round > 0) return key[t * stride + i];
-    const float* row = score + t * stride;
-    if (candidates == Candidates::kEntries) return contract::IsNan(row[i]) ? kNanKey : contract::OrderKey(row[i]);
-    const std::int64_t begin = i * a.candidate_block, end = min(begin + a.candidate_block, entries.visible);
-    if (end == entries.visible) return contract::OrderKey(__int_as_float(0x7f800000));
-    float top = row[begin];
-    for (std::int64_t j = begin + 1; j < end; ++j) top = fmaxf(top, row[j]);
+};
+
+// Order keys of a row's candidates in a round; a NaN's comes before every number's, so that the last round meets it.
+struct EntryKeys {
+  const float* score;
+  __device__ EntryKeys(const IndexSelectArgs&, const IndexEntries&, const Selection& s, std::int64_t t) : score(s.score + t * s.stride) {}
+  __device__ unsigned operator()(std::int64_t i) const { return contract::IsNan(score[i]) ? kNanKey : contract::OrderKey(score[i]); }
+};
+struct BlockKeys {
+  const float* score;
+  std::int64_t visible;
+  int block;
+  __device__ BlockKeys(const IndexSelectArgs& a, const IndexEntries& entries, const Selection& s, std::int64_t t)
+      : score(s.score + t * s.stride), visible(entries.visible), block(a.candidate_block) {}
+  __device__ unsigned operator()(std::int64_t i) const {
+    const std::int64_t begin = i * block, end = min(begin + block, visible);
+    if (end == visible) return contract::OrderKey(__int_as_float(0x7f800000));
+    float top = score[begin];
+    for (std::int64_t j = begin + 1; j < end; ++j) top = fmaxf(top, score[j]);
     return contract::OrderKey(top);
   }
+};
+struct LeftKeys {
+  const unsigned* key;
+  __device__ LeftKeys(const IndexSelectArgs&, const IndexEntries&, const Selection& s, std::int64_t t) : key(s.key + t * s.stride) {}
+  __device__ unsigned operator()(std::int64_t i) const { return key[i]; }
 };
 
 // The taken-th largest of the block's keys: key and how many equal to it are taken.
@@ -83,8 +98,8 @@ __device__ inline void FindDigit(const unsigned (&histogram)[256], int shift, un
   remaining = left;
 }
 
-// Keys of places below n count; place of item i is first + 32 i.
-__device__ inline KthKey FindKth(const unsigned (&key)[kSelectItems], int first, int n, int taken) {
+// Keys of places below n count; place of item i, of which the thread has `items`, is first + 32 i.
+__device__ inline KthKey FindKth(const unsigned (&key)[kSelectItems], int items, int first, int n, int taken) {
   __shared__ unsigned histogram[256];
   __shared__ unsigned prefix, remaining;
   if (threadIdx.x == 0) prefix = 0, remaining = static_cast<unsigned>(taken);
@@ -94,6 +109,7 @@ __device__ inline KthKey FindKth(const unsigned (&key)[kSelectItems], int first,
     const unsigned mask = shift == 24 ? 0u : ~0u << (shift + 8), wanted = prefix;
 #pragma unroll
     for (int i = 0; i < kSelectItems; ++i) {
+      if (i >= items) break;
       if (first + 32 * i < n && (key[i] & mask) == wanted) atomicAdd(&histogram[(key[i] >> shift) & 255u], 1u);
     }
     __syncthreads();
@@ -103,7 +119,8 @@ __device__ inline KthKey FindKth(const unsigned (&key)[kSelectItems], int first,
   return {prefix, static_cast<int>(remaining)};
 }
 
-// Block: a segment (x) of a row (y).
+// Block: a segment (x) of a row (y). Places lie among the threads so that a warp has neighbours, and all warps have some.
+template <class Keys>
 __global__ void __launch_bounds__(kSelectThreads) SelectKernel(const __grid_constant__ IndexSelectArgs a, const __grid_constant__ Selection s) {
   BeginKernel();
   __shared__ int above_W[kSelectWarps], ties_W[kSelectWarps];
@@ -111,22 +128,24 @@ __global__ void __launch_bounds__(kSelectThreads) SelectKernel(const __grid_cons
   const IndexEntries entries(a, t);
   const std::int64_t all = s.Count(a, entries);
   if (begin >= all && begin > 0) return;
-  const int n = static_cast<int>(min(all - begin, kSelectSegment)), taken = min(n, s.k);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, first = warp * 32 * kSelectItems + lane;
+  const int n = static_cast<int>(min(all - begin, kSelectSegment)), taken = min(n, s.k), items = (n + kSelectThreads - 1) / kSelectThreads;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, first = warp * 32 * items + lane;
+  const Keys keys(a, entries, s, t);
   unsigned key[kSelectItems];
   bool nan = false;
 #pragma unroll
   for (int i = 0; i < kSelectItems; ++i) {
-    key[i] = first + 32 * i < n ? s.Key(a, entries, t, begin + first + 32 * i) : 0u;
+    key[i] = i < items && first + 32 * i < n ? keys(begin + first + 32 * i) : 0u;
     nan = nan || key[i] == kNanKey;
   }
   KthKey kth{0u, 0};
-  if (taken < n) kth = FindKth(key, first, n, taken);
+  if (taken < n) kth = FindKth(key, items, first, n, taken);
   const bool every = taken == n;
 
   int above = 0, ties = 0;
 #pragma unroll
   for (int i = 0; i < kSelectItems; ++i) {
+    if (i >= items) break;
     const bool inside = first + 32 * i < n;
     above += __popc(__ballot_sync(0xffffffffu, inside && (every || key[i] > kth.key)));
     ties += __popc(__ballot_sync(0xffffffffu, inside && !every && key[i] == kth.key));
@@ -144,6 +163,7 @@ __global__ void __launch_bounds__(kSelectThreads) SelectKernel(const __grid_cons
   }
 #pragma unroll
   for (int i = 0; i < kSelectItems; ++i) {
+    if (i >= items) break;
     const int at = first + 32 * i;
     const bool inside = at < n, tie = inside && !every && key[i] == kth.key;
     const unsigned below = (1u << lane) - 1u, tied = __ballot_sync(0xffffffffu, tie);

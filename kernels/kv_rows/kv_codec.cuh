@@ -66,6 +66,9 @@ __host__ __device__ inline bool ReadableByEights(const RowFormat& f) {
   return f.width % 8 == 0 && f.quantized % 8 == 0 && (f.kind == RowFormat::Kind::kBf16 || (f.block % 8 == 0 && (f.block & (f.block - 1)) == 0));
 }
 
+// log2 of a quantizer block that is a power of two.
+__device__ inline int BlockShift(const RowFormat& f) { return 31 - __clz(f.block); }
+
 // Four FP4 codes (the low 16 bits) as bf16.
 __device__ inline uint2 Fp4Values(unsigned codes) {
   // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6: high and low bytes, chosen by the three magnitude bits.
@@ -99,33 +102,77 @@ __device__ inline uint2 ScaledFp8(unsigned codes, float scale) {
   return make_uint2(pair[0], pair[1]);
 }
 
-// Channels d .. d+7 of a packed row as bf16 bits, d a multiple of 8. The row is 4-byte aligned and its format readable by eights.
-__device__ inline uint4 PackedEight(const RowFormat& f, const std::byte* row, int d) {
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(row);
-  const auto* words = reinterpret_cast<const std::uint32_t*>(row);
-  if (f.kind == RowFormat::Kind::kBf16) return make_uint4(words[d / 2], words[d / 2 + 1], words[d / 2 + 2], words[d / 2 + 3]);
-  const int shift = 31 - __clz(f.block);
-  uint2 low, high;
-  if (f.kind != RowFormat::Kind::kFp8) {
-    const unsigned code = bytes[f.width / 2 + (d >> shift)], codes = words[d / 8];
-    const __nv_bfloat162 scale = __float2bfloat162_rn(f.kind == RowFormat::Kind::kFp4E4M3 ? E4M3Value(code) : PowerOfExponent(code));
-    low = ScaledFp4(codes & 0xffffu, scale);
-    high = ScaledFp4(codes >> 16, scale);
-  } else if (d < f.quantized) {
-    const float scale = PowerOfExponent(bytes[f.quantized + (d >> shift)]);
-    low = ScaledFp8(words[d / 4], scale);
-    high = ScaledFp8(words[d / 4 + 1], scale);
-  } else {  // bf16 values behind an odd number of scales
-    const int at = f.quantized + ((f.quantized + f.block - 1) >> shift) + 2 * (d - f.quantized), offset = 8 * (at & 3);
-    const std::uint32_t* first = words + at / 4;
-    unsigned word[5];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) word[i] = first[i];
-    word[4] = offset == 0 ? 0u : first[4];
-    low = make_uint2(__funnelshift_r(word[0], word[1], offset), __funnelshift_r(word[1], word[2], offset));
-    high = make_uint2(__funnelshift_r(word[2], word[3], offset), __funnelshift_r(word[3], word[4], offset));
+// Reads channels d .. d+7 (d a multiple of 8) of packed rows of one format as bf16 bits, +0 past the width. Rows are 4-byte aligned. What the
+// format says is in registers, so that a loop over rows and channels has no more to ask.
+template <RowFormat::Kind kKind>
+struct EightsReader;
+
+template <>
+struct EightsReader<RowFormat::Kind::kBf16> {
+  int width;
+  __device__ explicit EightsReader(const RowFormat& f) : width(f.width) {}
+  __device__ uint4 operator()(const std::byte* row, int d) const {
+    if (d >= width) return make_uint4(0u, 0u, 0u, 0u);
+    const auto* words = reinterpret_cast<const std::uint32_t*>(row) + d / 2;
+    return make_uint4(words[0], words[1], words[2], words[3]);
   }
-  return make_uint4(low.x, low.y, high.x, high.y);
+};
+
+template <>
+struct EightsReader<RowFormat::Kind::kFp8> {
+  int width, quantized, shift, tail;  // tail: where the bf16 channels begin
+  __device__ explicit EightsReader(const RowFormat& f)
+      : width(f.width), quantized(f.quantized), shift(BlockShift(f)), tail(f.quantized + (f.quantized + f.block - 1) / f.block) {}
+  __device__ uint4 operator()(const std::byte* row, int d) const {
+    if (d >= width) return make_uint4(0u, 0u, 0u, 0u);
+    const auto* words = reinterpret_cast<const std::uint32_t*>(row);
+    if (d < quantized) {
+      const unsigned first = words[d / 4], second = words[d / 4 + 1];
+      const float scale = PowerOfExponent(static_cast<unsigned>(row[quantized + (d >> shift)]));
+      const uint2 low = ScaledFp8(first, scale), high = ScaledFp8(second, scale);
+      return make_uint4(low.x, low.y, high.x, high.y);
+    }
+    const int at = tail + 2 * (d - quantized), offset = 8 * (at & 3);  // behind an odd number of scales
+    const std::uint32_t* first = words + at / 4;
+    const unsigned last = offset == 0 ? 0u : first[4];
+    return make_uint4(__funnelshift_r(first[0], first[1], offset), __funnelshift_r(first[1], first[2], offset), __funnelshift_r(first[2], first[3], offset),
+                      __funnelshift_r(first[3], last, offset));
+  }
+};
+
+template <>
+struct EightsReader<RowFormat::Kind::kFp4E4M3> {
+  int width, shift;
+  __device__ explicit EightsReader(const RowFormat& f) : width(f.width), shift(BlockShift(f)) {}
+  __device__ uint4 operator()(const std::byte* row, int d) const {
+    if (d >= width) return make_uint4(0u, 0u, 0u, 0u);
+    const unsigned codes = reinterpret_cast<const std::uint32_t*>(row)[d / 8];
+    const __nv_bfloat162 scale = __float2bfloat162_rn(E4M3Value(static_cast<unsigned>(row[width / 2 + (d >> shift)])));
+    const uint2 low = ScaledFp4(codes & 0xffffu, scale), high = ScaledFp4(codes >> 16, scale);
+    return make_uint4(low.x, low.y, high.x, high.y);
+  }
+};
+
+// Any format, a channel at a time.
+struct ChannelsReader {
+  RowFormat format;
+  __device__ std::uint32_t Channel(const std::byte* row, int d) const { return d < format.width ? PackedChannel(format, row, d) : 0u; }
+  __device__ uint4 operator()(const std::byte* row, int d) const {
+    std::uint32_t pair[4];
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) pair[i] = Channel(row, d + 2 * i) | Channel(row, d + 2 * i + 1) << 16;
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+  }
+};
+
+// Calls `body` with the reader of a format of keys and values.
+template <class Body>
+__device__ inline void WithReader(const RowFormat& f, const Body& body) {
+  const bool eights = ReadableByEights(f);
+  if (eights && f.kind == RowFormat::Kind::kFp8) body(EightsReader<RowFormat::Kind::kFp8>(f));
+  else if (eights && f.kind == RowFormat::Kind::kFp4E4M3) body(EightsReader<RowFormat::Kind::kFp4E4M3>(f));
+  else if (eights && f.kind == RowFormat::Kind::kBf16) body(EightsReader<RowFormat::Kind::kBf16>(f));
+  else body(ChannelsReader{f});
 }
 
 __device__ inline float MaxWarp(float x) {

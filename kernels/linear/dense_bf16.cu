@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) DenseTileKernel(const __grid_
 bool RunDenseBf16(CudaStream& stream, const LinearArgs& a) {
   const LinearSpec& spec = *a.spec;
   if (spec.kind != LinearSpec::Kind::kBF16 || spec.in_features % contract::kSegmentBlock != 0 || a.x_stride % 8 != 0) return false;
-  if (reinterpret_cast<std::uintptr_t>(a.x) % 16 != 0) return false;
+  if ((reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.blob + spec.weight)) % 16 != 0) return false;
   const DenseCall call{reinterpret_cast<const std::uint16_t*>(a.blob + spec.weight), a.x, a.x_stride, a.rows, a.y_stride, a.y_bf16, a.y_fp32,
                        spec.out_features, spec.in_features};
   if (a.rows == 0) return true;

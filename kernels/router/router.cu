@@ -19,23 +19,31 @@ struct Scores {
 // --- few rows --------------------------------------------------------------------------------------------------------
 
 constexpr int kFewThreads = 64;
+constexpr int kBatch = 16;  // loads of a weight row under way together
 
 // A warp an expert, four neighbouring lanes a thread; n is a multiple of 4.
 template <int kRows>
-__global__ void __launch_bounds__(kFewThreads) ScoreRowsKernel(const __grid_constant__ DotRows d, Scores to) {
+__global__ void __launch_bounds__(kFewThreads, 1) ScoreRowsKernel(const __grid_constant__ DotRows d, Scores to) {
   BeginKernel();
   const int e = blockIdx.x * (kFewThreads / 32) + threadIdx.x / 32, lane = threadIdx.x & 31, n = static_cast<int>(d.n);
   if (e >= d.outputs) return;
   const float* w = d.w + e * d.n;
   float sum[kRows][4] = {};
-#pragma unroll 10
-  for (int k = 4 * lane; k < n; k += kLanesF) {
-    const float4 weight = __ldg(reinterpret_cast<const float4*>(w + k));
+  for (int k0 = 4 * lane; k0 < n; k0 += kBatch * kLanesF) {
+    float4 weight[kBatch];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float4 x = WidenFour(*reinterpret_cast<const uint2*>(d.x + min(std::int64_t{r}, d.rows - 1) * d.n + k));
-      sum[r][0] = contract::Fma(weight.x, x.x, sum[r][0]), sum[r][1] = contract::Fma(weight.y, x.y, sum[r][1]);
-      sum[r][2] = contract::Fma(weight.z, x.z, sum[r][2]), sum[r][3] = contract::Fma(weight.w, x.w, sum[r][3]);
+    for (int i = 0; i < kBatch; ++i) {
+      if (k0 + i * kLanesF < n) weight[i] = __ldg(reinterpret_cast<const float4*>(w + k0 + i * kLanesF));
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (k0 + i * kLanesF >= n) break;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float4 x = WidenFour(*reinterpret_cast<const uint2*>(d.x + min(std::int64_t{r}, d.rows - 1) * d.n + k0 + i * kLanesF));
+        sum[r][0] = contract::Fma(weight[i].x, x.x, sum[r][0]), sum[r][1] = contract::Fma(weight[i].y, x.y, sum[r][1]);
+        sum[r][2] = contract::Fma(weight[i].z, x.z, sum[r][2]), sum[r][3] = contract::Fma(weight[i].w, x.w, sum[r][3]);
+      }
     }
   }
 #pragma unroll
@@ -47,27 +55,26 @@ __global__ void __launch_bounds__(kFewThreads) ScoreRowsKernel(const __grid_cons
 
 // --- many rows -------------------------------------------------------------------------------------------------------
 
-constexpr int kTileRows = 16, kTileExperts = 6, kTileGroups = 4, kTileThreads = kTileGroups * kLanesF;
+using Tile = DotTile<kLanesF, 1>;
 
-// Block: 16 rows (y) x 24 experts (x), six a group of 128 threads.
-__global__ void __launch_bounds__(kTileThreads, 1) ScoreTileKernel(const __grid_constant__ DotRows d, Scores to) {
+// Block: 24 experts (x) of 16 rows (y).
+__global__ void __launch_bounds__(Tile::kThreads, 1) ScoreTileKernel(const __grid_constant__ DotRows d, Scores to) {
   BeginKernel();
-  __shared__ float lanes[kTileGroups][kTileRows][kLanesF];
-  const int group = threadIdx.x / kLanesF, lane = threadIdx.x % kLanesF, warp = lane / 32;
-  const std::int64_t row0 = blockIdx.y * std::int64_t{kTileRows};
-  const int e0 = (static_cast<int>(blockIdx.x) * kTileGroups + group) * kTileExperts;
-  LaneTile<kTileRows, kTileExperts, 1> tile;
-  tile.Accumulate(d, row0, e0, lane, [](const float (&)[kTileRows]) {});
+  extern __shared__ __align__(16) std::byte memory[];
+  Tile tile(d, *reinterpret_cast<Tile::Shared*>(memory), blockIdx.y * std::int64_t{Tile::kRows}, static_cast<int>(blockIdx.x) * Tile::kOutputs, 0);
+  tile.Run<false>();
+  auto* lanes = reinterpret_cast<float*>(memory) + Tile::Group() * Tile::kRows * kLanesF;  // [rows][128] of the group
+  const int e0 = tile.output0 + Tile::Group() * Tile::kGroupOutputs, lane = Tile::Lane();
 #pragma unroll
-  for (int o = 0; o < kTileExperts; ++o) {
+  for (int o = 0; o < Tile::kGroupOutputs; ++o) {
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < kTileRows; ++r) lanes[group][r][lane] = tile.sum[o][r];
+    for (int r = 0; r < Tile::kRows; ++r) lanes[r * kLanesF + lane] = tile.sum[o][r];
     __syncthreads();
 #pragma unroll
-    for (int r = warp; r < kTileRows; r += kLanesF / 32) {
-      const float dot = FoldLanes(lanes[group][r]);
-      if (lane % 32 == 0 && row0 + r < d.rows && e0 + o < d.outputs) to.Store(row0 + r, e0 + o, dot);
+    for (int r = lane / 32; r < Tile::kRows; r += kLanesF / 32) {
+      const float dot = FoldLanes(lanes + r * kLanesF);
+      if (lane % 32 == 0 && tile.row0 + r < d.rows && e0 + o < d.outputs) to.Store(tile.row0 + r, e0 + o, dot);
     }
   }
 }
@@ -78,13 +85,15 @@ void Score(CudaStream& stream, const DotRows& d, const Scores& to) {
     Launch(kernel, Blocks(d.outputs, kFewThreads / 32), kFewThreads, 0, stream, d, to);
     return;
   }
-  constexpr std::int64_t kMaxGridY = 32768;
-  for (std::int64_t begin = 0; begin < d.rows; begin += kMaxGridY * kTileRows) {
+  constexpr int kBytes = sizeof(Tile::Shared);
+  CheckCuda(cudaFuncSetAttribute(ScoreTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "router shared memory");
+  constexpr std::int64_t kMaxRows = 32768 * std::int64_t{Tile::kRows};  // of a grid
+  for (std::int64_t begin = 0; begin < d.rows; begin += kMaxRows) {
     DotRows part = d;
     part.x += begin * d.n;
-    part.rows = d.rows - begin < kMaxGridY * kTileRows ? d.rows - begin : kMaxGridY * kTileRows;
-    const dim3 grid(Blocks(d.outputs, kTileGroups * kTileExperts), Blocks(part.rows, kTileRows));
-    Launch(ScoreTileKernel, grid, kTileThreads, 0, stream, part, Scores{to.data + begin * to.experts, to.experts});
+    part.rows = d.rows - begin < kMaxRows ? d.rows - begin : kMaxRows;
+    const dim3 grid(Blocks(d.outputs, Tile::kOutputs), Blocks(part.rows, Tile::kRows));
+    Launch(ScoreTileKernel, grid, Tile::kThreads, kBytes, stream, part, Scores{to.data + begin * to.experts, to.experts});
   }
 }
 
