@@ -228,25 +228,25 @@ struct RowTimer {
     Line("pack_rows", us, static_cast<double>(rows * (n * 2 + row_bytes)), same, what);
   }
 
+  // Every entry that the rows complete; the history lies before them.
   void Compress(int ratio, bool overlap, std::int64_t width) {
-    const std::int64_t channels = overlap ? 2 * width : width, slots = 2 * ratio, position = 65536 - rows % ratio, entries = (position + rows) / ratio - position / ratio;
+    const std::int64_t channels = overlap ? 2 * width : width, slots = 2 * ratio, position = 65536 - rows % ratio, entries = std::max<std::int64_t>(rows / ratio, 1);
     Mirror<float> kv(run.values.Floats(T(channels))), gate(run.values.Floats(T(channels))), ape(run.values.Floats(static_cast<std::size_t>(ratio * channels)));
     Mirror<float> history(run.values.Floats(static_cast<std::size_t>(slots * 2 * channels)));
-    Mirror<std::uint16_t> latent(static_cast<std::size_t>((entries + 1) * width));
-    Mirror<PoolEntry> device_entries(static_cast<std::size_t>(entries + 1)), host_entries(static_cast<std::size_t>(entries + 1));
-    for (std::int64_t i = 0; i < entries; ++i) {
-      const std::int64_t own = (position / ratio + i) * ratio;
-      device_entries.host()[static_cast<std::size_t>(i)] = {own, position, 0, history.device()};
-      host_entries.host()[static_cast<std::size_t>(i)] = {own, position, 0, history.host().data()};
-    }
-    device_entries.Upload();
+    Mirror<std::uint16_t> latent(static_cast<std::size_t>(entries * width));
+    Mirror<PoolEntry> list(static_cast<std::size_t>(entries));
+    const auto fill = [&](const float* at) {
+      for (std::int64_t i = 0; i < entries; ++i) list.host()[static_cast<std::size_t>(i)] = {(position / ratio + i) * ratio, position, 0, at};
+    };
+    fill(history.device());
+    list.Upload();
+    fill(history.host().data());
     CompressorArgs a;
     a.entries = entries, a.ratio = ratio, a.overlap = overlap, a.width = width, a.history_slots = slots;
     const auto args = [&](bool device) {
       CompressorArgs c = a;
-      c.entry_N = device ? device_entries.device() : host_entries.host().data();
       c.kv = device ? kv.device() : kv.host().data(), c.gate = device ? gate.device() : gate.host().data();
-      c.ape = device ? ape.device() : ape.host().data();
+      c.ape = device ? ape.device() : ape.host().data(), c.entry_N = device ? list.device() : list.host().data();
       c.latent = device ? latent.device() : latent.host().data();
       return c;
     };

@@ -12,6 +12,7 @@ namespace {
 
 enum Slot { kScoreSlot = 1, kKeySlot };
 constexpr std::int64_t kFewRows = 32;  // up to here splitting a row is faster than a block a row (docs/performance.md)
+constexpr std::int64_t kSplitBytes = std::int64_t{64} << 20;  // of the keys that splitting leaves in memory
 
 // Blocks of the longest list that a row may have, 0 if the host does not know.
 std::int64_t MaxBlocks(const AttentionArgs& a) {
@@ -52,7 +53,7 @@ void RunAttention(Stream& stream, const AttentionArgs& a) {
   if (a.rows == 0) return;
   const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.head_dim)));
   const std::int64_t blocks = MaxBlocks(a);
-  if (a.rows <= kFewRows && blocks > 0) {
+  if (a.rows <= kFewRows && blocks > 0 && a.rows * blocks * kAttentionSlots * a.head_dim * 2 <= kSplitBytes) {
     RunSplit(AsCuda(stream), a, blocks, scale);
   } else {
     RunTiles(AsCuda(stream), a, scale);

@@ -27,8 +27,10 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::siz
 #if defined(__CUDACC__)
 // Lets the next kernel's blocks start, then waits for the work before this kernel.
 __device__ inline void BeginKernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 #endif
 

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__
   }
 }
 
-// A thread kPairs neighbouring pairs of a head.
+// A thread kPairs neighbouring pairs of a head; two where heads are 8-byte aligned.
 template <int kPairs>
 __global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant__ RopeArgs a) {
   BeginKernel();
@@ -94,15 +94,24 @@ __global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant_
   if (head >= a.rows * a.heads) return;
   const int j = static_cast<int>(i - head * units) * kPairs;
   const float *cosine = a.table + a.positions[head / a.heads] * a.rope_dim + j, *sine = cosine + half;
-  auto* pairs = reinterpret_cast<std::uint32_t*>(a.x + (head + 1) * a.width - a.rope_dim + 2 * j);
-  std::uint32_t pair[kPairs];
-#pragma unroll
-  for (int p = 0; p < kPairs; ++p) pair[p] = pairs[p];
+  std::uint16_t* x = a.x + (head + 1) * a.width - a.rope_dim + 2 * j;
+  float value[2 * kPairs];
+  if constexpr (kPairs == 2) {
+    const float4 four = WidenFour(*reinterpret_cast<const uint2*>(x));
+    value[0] = four.x, value[1] = four.y, value[2] = four.z, value[3] = four.w;
+  } else {
+    value[0] = BF16Value(x[0]), value[1] = BF16Value(x[1]);
+  }
 #pragma unroll
   for (int p = 0; p < kPairs; ++p) {
-    const float c = cosine[p], s = a.inverse ? -sine[p] : sine[p];
-    const float re = __uint_as_float(pair[p] << 16), im = __uint_as_float(pair[p] & 0xffff0000u);
-    pairs[p] = PackBF16(Sub(Mul(re, c), Mul(im, s)), Add(Mul(re, s), Mul(im, c)));
+    const float c = cosine[p], s = a.inverse ? -sine[p] : sine[p], re = value[2 * p], im = value[2 * p + 1];
+    value[2 * p] = Sub(Mul(re, c), Mul(im, s));
+    value[2 * p + 1] = Add(Mul(re, s), Mul(im, c));
+  }
+  if constexpr (kPairs == 2) {
+    *reinterpret_cast<uint2*>(x) = make_uint2(PackBF16(value[0], value[1]), PackBF16(value[2], value[3]));
+  } else {
+    x[0] = BF16Bits(value[0]), x[1] = BF16Bits(value[1]);
   }
 }
 
@@ -193,7 +202,7 @@ void RunRmsNorm(Stream& stream, const RmsNormArgs& a) {
 void RunRope(Stream& stream, const RopeArgs& a) {
   if (a.rows == 0) return;
   const std::int64_t pairs = a.rows * a.heads * (a.rope_dim / 2);
-  if (a.rope_dim % 4 == 0) Launch(RopeKernel<2>, Blocks(pairs / 2, kRowThreads), kRowThreads, 0, AsCuda(stream), a);
+  if (a.rope_dim % 4 == 0 && a.width % 4 == 0) Launch(RopeKernel<2>, Blocks(pairs / 2, kRowThreads), kRowThreads, 0, AsCuda(stream), a);
   else Launch(RopeKernel<1>, Blocks(pairs, kRowThreads), kRowThreads, 0, AsCuda(stream), a);
   CheckLaunch("rope");
 }
