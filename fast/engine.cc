@@ -27,7 +27,9 @@ FastEngine::FastEngine(std::shared_ptr<const Checkpoint> checkpoint, const Engin
   Account(&DeviceMemory::trunk);
   kv_ = std::make_unique<KvFactory>(*backend_, c, options_.numerics, device_of_, options_.page_shift, options_.max_context,
                                     options_.page_memory, options_.poison);
-  experts_ = std::make_unique<ExpertStore>(*backend_, *checkpoint_, device_of_, options_);
+  std::vector<PlacedExpert> shared_L;
+  for (const DeviceLayer& layer : model_->layers) shared_L.push_back({&layer.shared_expert.spec, layer.shared_expert.blob.data()});
+  experts_ = std::make_unique<ExpertStore>(*backend_, *checkpoint_, device_of_, shared_L, options_);
   Account(&DeviceMemory::staging);
   const Resources resources{*backend_, *checkpoint_, options_, device_of_, *model_, *experts_, *kv_, stats_};
   const std::int64_t stash_rows = options_.exact_tail ? kv_->sizes().stash_rows : 0;

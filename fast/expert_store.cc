@@ -22,7 +22,7 @@ std::uint64_t Mix(std::uint64_t x) {
 }  // namespace
 
 ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of,
-                         const EngineOptions& options)
+                         std::span<const PlacedExpert> shared_L, const EngineOptions& options)
     : backend_(backend), device_of_(device_of), options_(options), slot_bytes_(static_cast<std::size_t>(backend.device_count()), 0) {
   for (std::size_t l = 0; l < checkpoint.weights.layers.size(); ++l) {
     std::vector<Expert> layer;
@@ -41,7 +41,7 @@ ExpertStore::ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint
       layer.push_back(expert);
     }
     experts_.push_back(std::move(layer));
-    MakeTable(static_cast<int>(l));
+    MakeTable(static_cast<int>(l), shared_L[l]);
   }
   for (int d = 0; d < backend.device_count(); ++d) {
     slots_.emplace_back();
@@ -84,18 +84,23 @@ ExpertStore::~ExpertStore() {
 }
 
 // Few layers have experts of more than a handful of forms.
-void ExpertStore::MakeTable(int layer) {
+void ExpertStore::MakeTable(int layer, const PlacedExpert& shared) {
   const std::vector<Expert>& experts = experts_[static_cast<std::size_t>(layer)];
   auto table = std::make_unique<LayerTable>();
   std::vector<std::int32_t> form_X;
-  for (const Expert& expert : experts) {
-    const auto found = std::find(table->host_forms.begin(), table->host_forms.end(), expert.spec);
+  const auto add = [&](const kernels::ExpertSpec& spec) {
+    const auto found = std::find(table->host_forms.begin(), table->host_forms.end(), spec);
     form_X.push_back(static_cast<std::int32_t>(found - table->host_forms.begin()));
-    if (found == table->host_forms.end()) table->host_forms.push_back(expert.spec);
-    for (const kernels::LinearSpec* part : {&expert.spec.gate, &expert.spec.up, &expert.spec.down}) {
-      table->all_exl3 = table->all_exl3 && part->kind == kernels::LinearSpec::Kind::kExl3;
+    if (found == table->host_forms.end()) table->host_forms.push_back(spec);
+    for (const kernels::LinearSpec* part : {&spec.gate, &spec.up, &spec.down}) {
+      table->usable = table->usable && part->kind == kernels::LinearSpec::Kind::kExl3;
     }
-  }
+    table->usable = table->usable && spec.gate.out_features == shared.spec->gate.out_features;
+  };
+  for (const Expert& expert : experts) add(expert.spec);
+  add(*shared.spec);
+  std::vector<const std::byte*> blob_X(experts.size(), nullptr);
+  blob_X.push_back(shared.blob);
   kernels::Device& on = device(layer);
   const auto fill = [&on](auto& array, const auto& values) {
     array = {on, values.size(), "expert table"};
@@ -103,9 +108,9 @@ void ExpertStore::MakeTable(int layer) {
   };
   fill(table->form_X, form_X);
   fill(table->forms, table->host_forms);
-  fill(table->blob_X, std::vector<const std::byte*>(experts.size(), nullptr));
+  fill(table->blob_X, blob_X);
   on.Synchronize(on.compute());
-  table->table = {static_cast<int>(experts.size()), static_cast<int>(table->host_forms.size()), table->blob_X.data(), table->form_X.data(),
+  table->table = {static_cast<int>(blob_X.size()), static_cast<int>(table->host_forms.size()), table->blob_X.data(), table->form_X.data(),
                   table->forms.data(), table->host_forms.data()};
   tables_.push_back(std::move(table));
 }
@@ -120,7 +125,7 @@ void ExpertStore::SetBlob(int layer, int expert) {
 
 const kernels::ExpertTable* ExpertStore::table(int layer) const {
   const LayerTable& table = *tables_[static_cast<std::size_t>(layer)];
-  return table.all_exl3 && table.resident == table.table.experts ? &table.table : nullptr;
+  return table.usable && table.resident == table.table.experts - 1 ? &table.table : nullptr;
 }
 
 bool ExpertStore::WantResident(int layer, int expert, std::size_t room) const {

@@ -24,11 +24,19 @@ struct ExpertUse {
   Lane lane = Lane::kResident;
 };
 
+// An expert that is on its device for good.
+struct PlacedExpert {
+  const kernels::ExpertSpec* spec = nullptr;
+  const std::byte* blob = nullptr;
+};
+
 class ExpertStore {
  public:
   // Packs all experts of `checkpoint` into host memory; those of a model without files are made by Place. `checkpoint` outlives the store.
   // Throws InputError when the staging slots do not fit.
-  ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of, const EngineOptions& options);
+  // `shared_L`: each layer's shared expert.
+  ExpertStore(kernels::Backend& backend, const Checkpoint& checkpoint, const std::vector<int>& device_of, std::span<const PlacedExpert> shared_L,
+              const EngineOptions& options);
   ~ExpertStore();
   ExpertStore(const ExpertStore&) = delete;
   ExpertStore& operator=(const ExpertStore&) = delete;
@@ -41,8 +49,8 @@ class ExpertStore {
 
   const kernels::ExpertSpec& spec(int layer, int expert) const { return at(layer, expert).spec; }
   bool resident(int layer, int expert) const { return at(layer, expert).device_blob != nullptr; }
-  // The layer's experts for jobs that the device makes; null unless all of them are resident, and all of EXL3 matrices. Its address stays
-  // the same.
+  // The layer's experts, the shared one last, for jobs that the device makes; null unless all of them are resident, and all of EXL3
+  // matrices of the same sizes. Its address stays the same.
   const kernels::ExpertTable* table(int layer) const;
   // Changes whenever an expert moves.
   std::int64_t generation() const { return generation_; }
@@ -77,12 +85,12 @@ class ExpertStore {
     kernels::DeviceArray<kernels::ExpertSpec> forms;
     std::vector<kernels::ExpertSpec> host_forms;
     kernels::ExpertTable table;
-    bool all_exl3 = true;
+    bool usable = true;  // EXL3 matrices of the same sizes
     int resident = 0;  // experts
   };
   void MoveToDevice(kernels::Device& on, Expert& e);
   void MoveToHost(kernels::Device& on, Expert& e);
-  void MakeTable(int layer);
+  void MakeTable(int layer, const PlacedExpert& shared);
   void SetBlob(int layer, int expert);
   const Expert& at(int layer, int expert) const { return experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)]; }
   Expert& at(int layer, int expert) { return experts_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)]; }

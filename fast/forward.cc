@@ -47,7 +47,7 @@ Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_
     PoisonWorkspace(d, max_rows);
   }
   host_logits_ = {r_.backend, static_cast<std::size_t>(logit_rows * config_.vocab_size), "logits"};
-  host_pairs_ = {r_.backend, PairArrays::Bytes(config_.n_routed_experts, max_rows * config_.num_experts_per_tok), "expert pairs"};
+  host_pairs_ = {r_.backend, PairArrays::Bytes(config_.n_routed_experts, max_rows, config_.num_experts_per_tok), "expert pairs"};
 }
 
 // --- the step --------------------------------------------------------------------------------------------------------

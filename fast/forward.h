@@ -86,10 +86,11 @@ class Forward {
   // Experts.
   void FeedForward(int layer, const Ranges& rows);
   void Route(int layer, const Ranges& rows);
-  void GroupPairs(int layer, const Ranges& rows);
-  void RunExperts(int layer, const Ranges& rows);
+  const kernels::ExpertTable* DeviceJobs(int layer, const Ranges& rows);
+  void GroupPairs(int layer, const Ranges& rows, bool shared);
+  void RunExpertsOfDevice(int layer, const kernels::ExpertTable& table, const Ranges& rows);
   void RunPlannedExperts(int layer, const Ranges& rows);
-  void CombineExperts(int layer, const Ranges& rows);
+  void RunSharedExpert(int layer, const Ranges& rows);
   kernels::ExpertFfnArgs ExpertArgs(int layer, const Ranges& rows);
   PairArrays DevicePairs(const Ranges& rows);
 

@@ -14,12 +14,33 @@ RowRange Hull(const Ranges& ranges) { return {ranges.front().begin, ranges.back(
 
 void Forward::FeedForward(int layer, const Ranges& ranges) {
   if (ranges.empty()) return;
+  const kernels::ExpertTable* table = DeviceJobs(layer, ranges);
   Enqueue([&] {
     Route(layer, ranges);
-    GroupPairs(layer, ranges);
+    GroupPairs(layer, ranges, /*shared=*/table != nullptr);
+    if (table) RunExpertsOfDevice(layer, *table, ranges);
   });
-  RunExperts(layer, ranges);
-  Enqueue([&] { CombineExperts(layer, ranges); });
+  if (table) {
+    r_.experts.stats().picks_resident += ranges.front().rows() * config_.num_experts_per_tok;
+  } else {
+    RunPlannedExperts(layer, ranges);
+    Enqueue([&] { RunSharedExpert(layer, ranges); });
+  }
+  Enqueue([&] {
+    const RowRange hull = Hull(ranges);
+    const std::int64_t hidden = config_.hidden_size, top_k = config_.num_experts_per_tok;
+    const std::uint16_t* shared = table ? ws().pair_out.data() + (hull.rows() * top_k - hull.begin) * hidden : ws().shared_out.data();
+    for (const RowRange& range : ranges) {
+      kernels().combine(stream(), {ws().pair_out.data(), ws().pair_of_TK.data() + range.begin * top_k, config_.num_experts_per_tok,
+                                   shared + range.begin * hidden, range.rows(), hidden, ws().f_TE.data() + range.begin * hidden});
+    }
+  });
+}
+
+// The layer's experts if the device is to find their jobs: all are there, and the rows are few and in one piece. Then the shared expert is
+// one more of them.
+const kernels::ExpertTable* Forward::DeviceJobs(int layer, const Ranges& ranges) {
+  return ranges.size() == 1 && ranges.front().rows() <= kernels().device_job_rows ? r_.experts.table(layer) : nullptr;
 }
 
 void Forward::Route(int layer, const Ranges& ranges) {
@@ -47,7 +68,7 @@ void Forward::Route(int layer, const Ranges& ranges) {
 }
 
 // Pairs of all rows together, so that an expert is touched once a step.
-void Forward::GroupPairs(int layer, const Ranges& ranges) {
+void Forward::GroupPairs(int layer, const Ranges& ranges, bool shared) {
   const std::int64_t top_k = config_.num_experts_per_tok;
   const RowRange hull = Hull(ranges);
   for (std::size_t i = 1; i < ranges.size(); ++i) {  // what lies between is not of this layer
@@ -63,6 +84,7 @@ void Forward::GroupPairs(int layer, const Ranges& ranges) {
   group.rows = hull.rows();
   group.top_k = config_.num_experts_per_tok;
   group.experts = config_.n_routed_experts;
+  group.shared = shared;
   group.groups = pairs.groups;
   group.token = pairs.token;
   group.weight = pairs.weight;
@@ -72,7 +94,7 @@ void Forward::GroupPairs(int layer, const Ranges& ranges) {
 }
 
 PairArrays Forward::DevicePairs(const Ranges& ranges) {
-  return PairArrays::In(ws().pairs.data(), config_.n_routed_experts, Hull(ranges).rows() * config_.num_experts_per_tok);
+  return PairArrays::In(ws().pairs.data(), config_.n_routed_experts, Hull(ranges).rows(), config_.num_experts_per_tok);
 }
 
 // Everything but the jobs.
@@ -89,39 +111,32 @@ kernels::ExpertFfnArgs Forward::ExpertArgs(int layer, const Ranges& ranges) {
   return args;
 }
 
-// Where every expert is on the device, the device finds its jobs; else the host plans.
-void Forward::RunExperts(int layer, const Ranges& ranges) {
-  const kernels::ExpertTable* table = r_.experts.table(layer);
-  if (!table || Hull(ranges).rows() > kernels().device_job_rows) return RunPlannedExperts(layer, ranges);
-  Enqueue([&] {
-    kernels::ExpertFfnArgs args = ExpertArgs(layer, ranges);
-    args.table = table;
-    args.groups = DevicePairs(ranges).groups;
-    args.max_group = Hull(ranges).rows();
-    args.max_pairs = args.max_group * config_.num_experts_per_tok;
-    kernels().expert_ffn(stream(), args);
-  });
-  for (const RowRange& range : ranges) r_.experts.stats().picks_resident += range.rows() * config_.num_experts_per_tok;
+void Forward::RunExpertsOfDevice(int layer, const kernels::ExpertTable& table, const Ranges& ranges) {
+  kernels::ExpertFfnArgs args = ExpertArgs(layer, ranges);
+  args.table = &table;
+  args.groups = DevicePairs(ranges).groups;
+  args.max_group = Hull(ranges).rows();
+  args.max_pairs = args.max_group * (config_.num_experts_per_tok + 1);
+  kernels().expert_ffn(stream(), args);
 }
 
 // The one place of a layer where the host waits for the device: it must know who was picked.
 void Forward::RunPlannedExperts(int layer, const Ranges& ranges) {
   graphs_.Flush();
-  const std::int64_t pairs = Hull(ranges).rows() * config_.num_experts_per_tok;
-  CopyOut(ws().pairs.data(), static_cast<std::int64_t>(PairArrays::Bytes(config_.n_routed_experts, pairs)), host_pairs_.data());
+  const std::int64_t hull_rows = Hull(ranges).rows();
+  CopyOut(ws().pairs.data(), static_cast<std::int64_t>(PairArrays::Bytes(config_.n_routed_experts, hull_rows, config_.num_experts_per_tok)), host_pairs_.data());
   device().Synchronize(stream());
   ExpertBatch batch;
   batch.layer = layer;
   batch.experts = config_.n_routed_experts;
   batch.args = ExpertArgs(layer, ranges);
-  batch.pairs = PairArrays::In(host_pairs_.data(), config_.n_routed_experts, pairs);
+  batch.pairs = PairArrays::In(host_pairs_.data(), config_.n_routed_experts, hull_rows, config_.num_experts_per_tok);
   lanes_.Run(device(), batch);
 }
 
-void Forward::CombineExperts(int layer, const Ranges& ranges) {
+void Forward::RunSharedExpert(int layer, const Ranges& ranges) {
   const DeviceExpert& shared_expert = weights(layer).shared_expert;
   const std::int64_t hidden = config_.hidden_size;
-  const int top_k = config_.num_experts_per_tok;
   for (const RowRange& range : ranges) {
     const kernels::ExpertJob job{&shared_expert.spec, shared_expert.blob.data(), 0, range.rows()};
     kernels::ExpertFfnArgs shared;
@@ -133,8 +148,6 @@ void Forward::CombineExperts(int layer, const Ranges& ranges) {
     shared.y = ws().shared_out.data() + range.begin * hidden;
     shared.overflow = here().overflow.device + layer;
     kernels().expert_ffn(stream(), shared);
-    kernels().combine(stream(), {ws().pair_out.data(), ws().pair_of_TK.data() + range.begin * top_k, top_k, shared.y, range.rows(), hidden,
-                                 ws().f_TE.data() + range.begin * hidden});
   }
 }
 

@@ -8,21 +8,24 @@
 
 namespace lockstep::fast {
 
-// Laid out the same way on a device and in the host's copy.
+// Laid out the same way on a device and in the host's copy, with room for the shared expert's group and its pairs.
 struct PairArrays {
   kernels::PairGroups groups;
   std::int32_t* token = nullptr;  // [pairs]
   float* weight = nullptr;        // [pairs]
 
-  static std::size_t Bytes(int experts, std::int64_t pairs) {
-    return (3 * static_cast<std::size_t>(experts) + 1 + 2 * static_cast<std::size_t>(pairs)) * sizeof(std::int32_t);
+  // Of `rows` rows, each of which picks top_k of the experts.
+  static std::size_t Bytes(int experts, std::int64_t rows, int top_k) {
+    const auto groups = static_cast<std::size_t>(experts) + 1, pairs = static_cast<std::size_t>(rows * (top_k + 1));
+    return (3 * groups + 1 + 2 * pairs) * sizeof(std::int32_t);
   }
-  static PairArrays In(std::byte* memory, int experts, std::int64_t pairs) {
+  static PairArrays In(std::byte* memory, int experts, std::int64_t rows, int top_k) {
     static_assert(sizeof(float) == sizeof(std::int32_t));
+    const std::int64_t groups = experts + 1, pairs = rows * (top_k + 1);
     auto* at = reinterpret_cast<std::int32_t*>(memory);
     PairArrays arrays;
-    arrays.groups = {at, at + experts, at + 2 * experts, at + 3 * experts};
-    arrays.token = at + 3 * experts + 1;
+    arrays.groups = {at, at + groups, at + 2 * groups, at + 3 * groups};
+    arrays.token = at + 3 * groups + 1;
     arrays.weight = reinterpret_cast<float*>(arrays.token + pairs);
     return arrays;
   }

@@ -35,8 +35,8 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
   make(query, tile * head_width, "queries");
   make(heads, tile * head_width, "attention output");
   make(groups, tile * c.o_groups * c.o_lora_rank, "attention output");
-  make(pairs, static_cast<std::int64_t>(PairArrays::Bytes(c.n_routed_experts, rows * c.num_experts_per_tok)), "expert pairs");
-  make(pair_out, rows * c.num_experts_per_tok * hidden, "expert rows");
+  make(pairs, static_cast<std::int64_t>(PairArrays::Bytes(c.n_routed_experts, rows, c.num_experts_per_tok)), "expert pairs");
+  make(pair_out, rows * (c.num_experts_per_tok + 1) * hidden, "expert rows");
   make(shared_out, rows * hidden, "expert rows");
   make(logits, sizes.logit_rows * c.vocab_size, "logits");
 

@@ -38,7 +38,7 @@ struct Workspace {
   Array<std::uint16_t> latent, index_key;
   // Query tile.
   Array<std::uint16_t> query_latent, query, heads, groups, index_query, index_weight;
-  // Experts: one row a (token, expert) pair, ordered by expert.
+  // Experts: one row a (token, expert) pair, ordered by expert; then those of the shared expert where it runs with them.
   Array<std::byte> pairs;  // what the host reads of the pairs, in one piece; PairArrays says where
   Array<std::uint16_t> pair_out, shared_out;
   Array<std::uint16_t> engram_kv;

@@ -74,16 +74,28 @@ __device__ void PlacePairs(const PairGroupsArgs& a, int expert, int first) {
   }
 }
 
+// The shared expert is past the last routed one: every row is a pair.
+__device__ void PlaceShared(const PairGroupsArgs& a) {
+  const std::int64_t first = a.rows * a.top_k;
+  for (std::int64_t t = threadIdx.x; t < a.rows; t += kThreads) {
+    a.token[first + t] = static_cast<std::int32_t>(t);
+    a.weight[first + t] = 1.0f;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) PairGroupsKernel(PairGroupsArgs a) {
   const int expert = blockIdx.x;
+  const bool shared = expert == a.experts;
   const Census census = CountPairs(a, expert);
+  const int own = shared ? static_cast<int>(a.rows) : census.own;
   if (threadIdx.x == 0) {
-    a.groups.count_X[expert] = census.own;
-    a.groups.begin_X[expert] = census.lower;
-    if (census.own > 0) a.groups.active_X[census.lower_experts] = expert;
-    if (expert == a.experts - 1) *a.groups.num_active = census.lower_experts + (census.own > 0 ? 1 : 0);
+    a.groups.count_X[expert] = own;
+    a.groups.begin_X[expert] = shared ? static_cast<int>(a.rows * a.top_k) : census.lower;
+    if (own > 0) a.groups.active_X[census.lower_experts] = expert;
+    if (blockIdx.x == gridDim.x - 1) *a.groups.num_active = census.lower_experts + (own > 0 ? 1 : 0);
     if (census.nan) *a.nan_flag = 1;
   }
+  if (shared) return PlaceShared(a);
   for (std::int64_t i = threadIdx.x; expert == 0 && i < a.rows * a.top_k; i += kThreads) {
     if (a.experts_TK[i] < 0) a.pair_of_TK[i] = 0;
   }
@@ -91,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) PairGroupsKernel(PairGroupsArgs a) {
 }
 
 void RunPairGroups(Stream& stream, const PairGroupsArgs& a) {
-  PairGroupsKernel<<<static_cast<unsigned>(a.experts), kThreads, 0, AsCuda(stream).handle()>>>(a);
+  PairGroupsKernel<<<static_cast<unsigned>(a.experts + (a.shared ? 1 : 0)), kThreads, 0, AsCuda(stream).handle()>>>(a);
   CheckLaunch("pair_groups");
 }
 

@@ -8,7 +8,7 @@
 
 namespace lockstep::kernels {
 
-// Pairs lie in order of expert, then of row: expert e has pairs begin_X[e] .. begin_X[e] + count_X[e] - 1. Device memory.
+// Routed pairs lie in order of expert, then of row: expert e has pairs begin_X[e] .. begin_X[e] + count_X[e] - 1. Device memory.
 struct PairGroups {
   std::int32_t* count_X = nullptr;
   std::int32_t* begin_X = nullptr;
@@ -23,6 +23,8 @@ struct PairGroupsArgs {
   std::int64_t rows = 0;
   int top_k = 0;
   int experts = 0;  // at most 1024
+  // The shared expert as group number `experts`: pair rows*top_k + t is row t, with weight 1. The groups' arrays then have one more element.
+  bool shared = false;
   PairGroups groups;
   std::int32_t* token = nullptr;       // [pairs]: row of a pair
   float* weight = nullptr;             // [pairs]: its routing weight

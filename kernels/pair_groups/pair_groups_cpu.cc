@@ -41,10 +41,22 @@ void PlacePairs(const PairGroupsArgs& a) {
   for (int e = 0; e < a.experts; ++e) a.groups.begin_X[e] -= a.groups.count_X[e];
 }
 
+void AddShared(const PairGroupsArgs& a) {
+  const auto first = static_cast<std::int32_t>(a.rows * a.top_k), rows = static_cast<std::int32_t>(a.rows);
+  a.groups.count_X[a.experts] = rows;
+  a.groups.begin_X[a.experts] = first;
+  a.groups.active_X[(*a.groups.num_active)++] = a.experts;
+  for (std::int32_t t = 0; t < rows; ++t) {
+    a.token[first + t] = t;
+    a.weight[first + t] = 1.0f;
+  }
+}
+
 void RunPairGroups(Stream&, const PairGroupsArgs& a) {
   CountPairs(a);
   ListActive(a);
   PlacePairs(a);
+  if (a.shared) AddShared(a);
 }
 
 }  // namespace

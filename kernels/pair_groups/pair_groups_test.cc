@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kernels/testing/implementations.h"
@@ -45,13 +46,14 @@ Choices RandomChoices(std::int64_t rows, int top_k, int experts, int used, int n
   return c;
 }
 
-Groups Run(const Implementation& implementation, const Choices& c) {
+Groups Run(const Implementation& implementation, const Choices& c, bool shared) {
   Groups g;
-  g.count_X.assign(static_cast<std::size_t>(c.experts), kGuard);
+  g.count_X.assign(static_cast<std::size_t>(c.experts + 1), kGuard);
   g.begin_X = g.active_X = g.count_X;
-  g.token.assign(c.experts_TK.size(), kGuard);
-  g.pair_of_TK = g.token;
-  g.weight.assign(c.experts_TK.size(), -1.0f);
+  const std::size_t pairs = c.experts_TK.size() + static_cast<std::size_t>(c.rows);
+  g.token.assign(pairs, kGuard);
+  g.pair_of_TK.assign(c.experts_TK.size(), kGuard);
+  g.weight.assign(pairs, -1.0f);
   CallMemory memory(implementation);
   PairGroupsArgs args;
   args.experts_TK = memory.In(c.experts_TK);
@@ -59,6 +61,7 @@ Groups Run(const Implementation& implementation, const Choices& c) {
   args.rows = c.rows;
   args.top_k = c.top_k;
   args.experts = c.experts;
+  args.shared = shared;
   args.groups = {memory.InOut(g.count_X), memory.InOut(g.begin_X), memory.InOut(g.active_X), memory.InOut(g.num_active)};
   args.token = memory.InOut(g.token);
   args.weight = memory.InOut(g.weight);
@@ -67,6 +70,18 @@ Groups Run(const Implementation& implementation, const Choices& c) {
   implementation.kernels().pair_groups(implementation.stream(), args);
   memory.Finish();
   return g;
+}
+
+// The shared expert's group, taken off again so that the rest can be looked at alike.
+void CheckShared(const Choices& c, Groups* g) {
+  const auto x = static_cast<std::size_t>(c.experts), routed = c.experts_TK.size();
+  ASSERT_EQ(g->count_X[x], c.rows);
+  ASSERT_EQ(g->begin_X[x], static_cast<std::int32_t>(routed));
+  ASSERT_EQ(std::exchange(g->active_X[static_cast<std::size_t>(--g->num_active[0])], kGuard), c.experts);
+  for (std::int64_t t = 0; t < c.rows; ++t) {
+    ASSERT_EQ(std::exchange(g->token[routed + static_cast<std::size_t>(t)], kGuard), t);
+    ASSERT_EQ(std::exchange(g->weight[routed + static_cast<std::size_t>(t)], -1.0f), 1.0f);
+  }
 }
 
 void CheckGroups(const Choices& c, const Groups& g) {
@@ -106,7 +121,11 @@ void Check(const Choices& c) {
   all.emplace_back(Isa::kGeneric, Profile::kSm90, 1);
   for (const Implementation& implementation : all) {
     SCOPED_TRACE(implementation.name());
-    CheckGroups(c, Run(implementation, c));
+    for (const bool shared : {false, true}) {
+      Groups groups = Run(implementation, c, shared);
+      if (shared) CheckShared(c, &groups);
+      CheckGroups(c, groups);
+    }
   }
 }
 
