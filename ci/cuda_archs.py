@@ -2,7 +2,7 @@
 
 For each kernel and architecture: registers, bytes spilled, and for EXL3 kernels the issued instructions of their innermost loops for each
 weight that a loop decodes (a weight is one multiplication by its codebook's constant). Exits with 1 if a file does not compile, or if a
-kernel spills on an architecture on which kernels must not (sm_80 and newer; before that some products are done in software).
+kernel of those in GUARDED spills on an architecture on which it must not (sm_80 and newer; before that some products are done in software).
 
 Usage: ci/cuda_archs.sh [--archs 70,75,80,86,89,90a,100,120] [--files REGEX] [--jobs N] [--quiet]
 sm_70 needs --cuda12 DIR, made by ci/cuda12.sh; so do instruction counts, for which later toolkits' disassembler is not always there.
@@ -20,6 +20,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ARCHS = ["70", "75", "80", "86", "89", "90a", "100", "120"]
 MAY_SPILL = {"70", "75"}
+# Kernels of every decode step that were made to fit their registers.
+GUARDED = r"Exl3Small|Exl3Prepare|DenseKernel|PairGroups"
 DISASSEMBLED = {"70", "75", "80", "86", "89", "90a"}  # by CUDA 12.4
 FLAGS = ["-std=c++20", "--fmad=false", "-Xptxas=-v", "-diag-suppress=20012", "-cubin"]
 # What a state is multiplied by, as an immediate operand shows it.
@@ -124,8 +126,9 @@ def problems_of(results):
             problems.append(f"{where} does not compile: {result.error.splitlines()[0]}")
         if result.arch in MAY_SPILL:
             continue
-        problems += [f"{where}: {name} spills {kernel.spilled} bytes" for kernel in result.kernels if kernel.spilled
-                     for name in demangle([kernel.name]).values()]
+        for kernel in result.kernels:
+            if kernel.spilled and re.search(GUARDED, kernel.name):
+                problems.append(f"{where}: {demangle([kernel.name])[kernel.name]} spills {kernel.spilled} bytes")
     return problems
 
 
@@ -153,7 +156,8 @@ def main():
     if not args.quiet:
         print_table(results)
     problems = problems_of(results)
-    print("\n".join(problems) if problems else f"{len(results)} compilations, none spills where it must not")
+    spilling = sum(1 for result in results for kernel in result.kernels if kernel.spilled)
+    print("\n".join(problems) if problems else f"{len(results)} compilations; {spilling} kernels spill, none that must not")
     return 1 if problems else 0
 
 

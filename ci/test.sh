@@ -19,14 +19,24 @@ mkdir -p "$results"
 ctest --test-dir "build/$preset" -j2 --output-on-failure --no-tests=error \
   --test-output-size-passed 65536 --output-junit "$PWD/$results/ctest.xml"
 
-for check in ci/check_*.py; do
-  name=$(basename "$check" .py)
-  if python3 "$check" >"$results/$name.log" 2>&1; then
+# run_check NAME COMMAND...: one more thing that passes or fails.
+run_check() {
+  local name=$1
+  shift
+  if "$@" >"$results/$name.log" 2>&1; then
     echo "passed" >"$results/$name.status"
   else
     echo "failed" >"$results/$name.status"
-    echo "$check failed:" >&2
+    echo "$name failed:" >&2
     cat "$results/$name.log" >&2
   fi
+}
+for check in ci/check_*.py; do
+  run_check "$(basename "$check" .py)" python3 "$check"
 done
+if command -v nvcc >/dev/null; then
+  run_check cuda_sm_90a python3 ci/cuda_archs.py --archs 90a --quiet
+else
+  echo "There is no nvcc: the CUDA kernels are not compiled." >&2
+fi
 python3 ci/summarize_tests.py "$results"

@@ -9,16 +9,23 @@ set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA_STANDARD_LATEST 20)
 
-# Machine code for each of them, and PTX of the last for devices that come later. 90a has Hopper's own instructions and no successor.
+# Machine code for each of them, and PTX of the last for devices that come later; "70-virtual" is PTX alone. 90a has Hopper's own instructions
+# and no successor.
 set(LOCKSTEP_CUDA_ARCHITECTURES 90a CACHE STRING "CUDA architectures to build for, such as 80;89;90a;120")
 
 set(LOCKSTEP_CUDA_GENCODE "")
 foreach(arch ${LOCKSTEP_CUDA_ARCHITECTURES})
-  list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode=arch=compute_${arch},code=sm_${arch}")
+  string(REGEX REPLACE "-virtual$" "" number ${arch})
+  if(number STREQUAL arch)
+    list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode=arch=compute_${number},code=sm_${number}")
+  endif()
+  set(last_is_portable FALSE)
+  if(number MATCHES "^[0-9]+$")
+    set(last_is_portable TRUE)
+  endif()
 endforeach()
-list(GET LOCKSTEP_CUDA_ARCHITECTURES -1 last_arch)
-if(NOT last_arch MATCHES "[a-z]$")
-  list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode=arch=compute_${last_arch},code=compute_${last_arch}")
+if(last_is_portable)
+  list(APPEND LOCKSTEP_CUDA_GENCODE "-gencode=arch=compute_${number},code=compute_${number}")
 endif()
 
 # No fused or approximate arithmetic that is not written: docs/numerics.md.
