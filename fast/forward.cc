@@ -26,6 +26,12 @@ bool AnyNotFinite(std::span<const float> values) {
   return bad != 0;
 }
 
+// Rows whose attention runs together: few on the CPU, enough on a device that each of its processors has one and linears decode their weights for many.
+std::int64_t TileRows(const EngineOptions& options, std::int64_t max_rows) {
+  const std::int64_t usual = options.device.kind == kernels::DeviceSpec::Kind::kCuda ? 1024 : 64;
+  return std::min(options.attention_tile_rows > 0 ? options.attention_tile_rows : usual, max_rows);
+}
+
 }  // namespace
 
 Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_rows)
@@ -33,6 +39,7 @@ Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_
       config_(r_.checkpoint.config),
       rule_(config_, r_.options.exact_tail),
       max_rows_(max_rows),
+      tile_rows_(TileRows(r_.options, max_rows)),
       logit_rows_(logit_rows),
       record_(r_.backend, r_.checkpoint, rule_, r_.kv, r_.device_of, max_rows),
       graphs_(r_.backend),
@@ -40,7 +47,7 @@ Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_
   const std::int64_t context = r_.options.max_context > 0 ? r_.options.max_context : config_.max_position_embeddings;
   for (int d = 0; d < r_.backend.device_count(); ++d) {
     kernels::Device& on = r_.backend.device(d);
-    const WorkspaceSizes sizes{max_rows, r_.options.attention_tile_rows, logit_rows, r_.kv.formats().window.row_bytes()};
+    const WorkspaceSizes sizes{max_rows, tile_rows_, logit_rows, r_.kv.formats().window.row_bytes()};
     workspaces_.push_back(std::make_unique<Workspace>(on, config_, sizes));
     window_rows_D_.push_back(workspaces_.back()->window_rows.data());
     rope_.push_back(std::make_unique<RopeTables>(on, config_, context));
@@ -221,8 +228,8 @@ void Forward::RunLayer(int layer, std::span<Segment> segments, bool compress) {
     AppendWindow(layer);
     if (compress && config_.IsKvSource(layer)) AppendCompressed(layer, segments);
     for (const RowRange& range : out_rows) {
-      for (std::int64_t begin = range.begin; begin < range.end; begin += r_.options.attention_tile_rows) {
-        AttendTile(layer, {begin, std::min(begin + r_.options.attention_tile_rows, range.end)});
+      for (std::int64_t begin = range.begin; begin < range.end; begin += tile_rows_) {
+        AttendTile(layer, {begin, std::min(begin + tile_rows_, range.end)});
       }
     }
     TraceRows(step::kAttnOut, layer, ws().f_TE.data(), hidden, out_rows);

@@ -142,7 +142,7 @@ class Forward {
   Resources r_;
   const ModelConfig& config_;
   TailRule rule_;
-  std::int64_t max_rows_, logit_rows_;
+  std::int64_t max_rows_, tile_rows_, logit_rows_;
   std::vector<std::unique_ptr<Workspace>> workspaces_;  // [device]
   std::vector<std::byte*> window_rows_D_;
   std::vector<std::unique_ptr<RopeTables>> rope_;

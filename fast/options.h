@@ -36,7 +36,7 @@ struct EngineOptions {
   kernels::DeviceSpec device;
   NumericsOptions numerics;
   std::int64_t chunk_rows = 512;          // prompt tokens that pass a layer together
-  std::int64_t attention_tile_rows = 64;  // rows whose queries are in memory together
+  std::int64_t attention_tile_rows = 0;   // rows whose queries are in memory together; 0: 64 on the CPU, 1024 on CUDA devices, which need as many to be busy
   int page_shift = 6;                     // 2^page_shift compressed rows a page
   std::int64_t max_context = 0;           // tokens a session; 0: max_position_embeddings of the model
   std::size_t page_memory = 0;            // bytes of compressed KV and index keys, all sessions; 0: no limit but the device's, on which
