@@ -8,7 +8,7 @@
 
 namespace lockstep::kernels {
 
-// `kernel` calls BeginKernel before it touches memory.
+// `kernel` calls BeginKernel, or its two halves, before it touches memory that kernels write.
 template <class... Parameters, class... Arguments>
 void Launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared_bytes, CudaStream& stream, Arguments&&... arguments) {
   cudaLaunchAttribute overlap{};
@@ -25,12 +25,21 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::siz
 }
 
 #if defined(__CUDACC__)
-// Lets the next kernel's blocks start, then waits for the work before this kernel.
-__device__ inline void BeginKernel() {
+// Lets the blocks of the next kernel start.
+__device__ inline void StartNextKernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits for the work before this kernel. A kernel that reads something before this must follow one that waits before it starts the next.
+__device__ inline void WaitForKernelsBefore() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ inline void BeginKernel() {
+  StartNextKernel();
+  WaitForKernelsBefore();
 }
 #endif
 

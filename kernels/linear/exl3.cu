@@ -70,13 +70,13 @@ using Rates = std::set<std::pair<Codebook, int>>;
 // Prepares the rows, then multiplies: small tiles in one launch for all rates, large ones in a launch a rate.
 void Launch(CudaStream& stream, TileSize size, const Rates& rates, Exl3Call* call) {
   SetMemory(stream, size, call);
-  LaunchExl3Prepare(*call, size != TileSize::kSmall, stream.handle());
+  LaunchExl3Prepare(*call, size != TileSize::kSmall, stream);
   const bool half = call->tiles.form == Exl3Form::kHalf;
   if (size == TileSize::kSmall) {
     int max_bits = 0;
     for (const auto& [codebook, bits_x2] : rates) max_bits = std::max(max_bits, bits_x2);
-    if (half) LaunchExl3SmallHalf(*call, max_bits, stream.handle());
-    else LaunchExl3SmallInteger(*call, max_bits, stream.handle());
+    if (half) LaunchExl3SmallHalf(*call, max_bits, stream);
+    else LaunchExl3SmallInteger(*call, max_bits, stream);
     return;
   }
   for (const auto& [codebook, bits_x2] : rates) {

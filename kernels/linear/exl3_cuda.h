@@ -12,6 +12,8 @@
 
 namespace lockstep::kernels {
 
+class CudaStream;
+
 // One matrix.
 struct Exl3Job {
   const std::uint32_t* tiles = nullptr;
@@ -153,9 +155,9 @@ inline constexpr int kExl3Columns = 128;    // outputs of a block: one Hadamard 
 inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n of an m16n8 product
 
 // Each runs over all tiles of the call. Defined in the .cu files named after them.
-void LaunchExl3Prepare(const Exl3Call& call, bool large, cudaStream_t stream);
-void LaunchExl3SmallInteger(const Exl3Call& call, int max_bits_x2, cudaStream_t stream);
-void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, cudaStream_t stream);
+void LaunchExl3Prepare(const Exl3Call& call, bool large, CudaStream& stream);
+void LaunchExl3SmallInteger(const Exl3Call& call, int max_bits_x2, CudaStream& stream);
+void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, CudaStream& stream);
 // `slots`: code rows of a tile, 64 or 128. All jobs have `bits_x2` (and codebook).
 void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, cudaStream_t stream);
 void LaunchExl3LargeHalf(const Exl3Call& call, int slots, Codebook codebook, int bits_x2, cudaStream_t stream);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/contract/segments.h"
+#include "kernels/device/launch.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
 #include "kernels/linear/exl3_epilogue.cuh"
 
@@ -152,6 +153,8 @@ __device__ void StoreCorrection(const Exl3Call& call, std::int64_t slot, const S
 template <bool kLarge>
 __global__ void Exl3PrepareKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
   extern __shared__ ScaleSum scale_sum[];
+  WaitForKernelsBefore();
+  StartNextKernel();  // the product looks for its jobs and fetches weights before it waits for this kernel
   const std::int64_t index = first_tile + blockIdx.y;
   const int part = static_cast<int>(blockIdx.z);
   RowTile tile;
@@ -181,7 +184,7 @@ __global__ void Exl3PrepareKernel(const __grid_constant__ Exl3Call call, std::in
 
 }  // namespace
 
-void LaunchExl3Prepare(const Exl3Call& call, bool large, cudaStream_t stream) {
+void LaunchExl3Prepare(const Exl3Call& call, bool large, CudaStream& stream) {
   const auto blocks = static_cast<int>(call.in / 128);
   const int threads = 32 * std::min(large ? kLargeWarpsARow : kSmallWarpsARow, blocks);
   constexpr std::int64_t kMaxGridY = 65535;
@@ -189,8 +192,7 @@ void LaunchExl3Prepare(const Exl3Call& call, bool large, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(call.tiles.tile_rows), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
                     static_cast<unsigned>(call.tiles.parts));
     const std::size_t shared = static_cast<std::size_t>(blocks) * sizeof(ScaleSum);
-    if (large) Exl3PrepareKernel<true><<<grid, threads, shared, stream>>>(call, begin);
-    else Exl3PrepareKernel<false><<<grid, threads, shared, stream>>>(call, begin);
+    Launch(large ? Exl3PrepareKernel<true> : Exl3PrepareKernel<false>, grid, static_cast<unsigned>(threads), shared, stream, call, begin);
   }
   CheckLaunch("exl3 prepare");
 }

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/contract/segments.h"
+#include "kernels/device/launch.cuh"
 #include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/exl3_epilogue.cuh"
 #include "kernels/linear/imma_sm80.cuh"
@@ -172,14 +173,16 @@ __device__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, floa
   std::byte* ring = shared + call.max_tile_rows * call.terms() * code_row + warp * kSmallStages * Stream::kStage;
   Stream stream(place.job.tiles + (place.column / 16 + kSmallStrips * warp) * strip_words + place.first_block * 8 * kTileWords, strip_words, ring);
 
-  CopyCodes<Sums::kForm>(call, place, shared);
-  CopyCommit();
+  // Weights may be fetched while the preparation still runs; the codes come with the last of these groups.
 #pragma unroll
   for (int s = 0; s < kSmallStages - 1; ++s) {
+    if (s > 0) CopyCommit();
     if (s < place.blocks) stream.Copy(s * Stream::kStage);
-    CopyCommit();
   }
-  CopyWait<kSmallStages - 1>();
+  WaitForKernelsBefore();
+  CopyCodes<Sums::kForm>(call, place, shared);
+  CopyCommit();
+  CopyWait<0>();
   __syncthreads();
 
   const RunReader<kB2> reader;
@@ -258,10 +261,14 @@ __device__ inline bool LastToArrive(std::int32_t* arrivals, int expected) {
 // Block (segment + 4 * (128 outputs), tile, part). `Product(call, place, partial)` writes the segment's sums [rows][128].
 template <bool kInteger, class Product>
 __device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Product product) {
+  StartNextKernel();
   const std::int64_t index = first_tile + blockIdx.y;
   const int part = static_cast<int>(blockIdx.z), segment = static_cast<int>(blockIdx.x) % contract::kSegments;
   SmallPlace place;
-  if (!call.tiles.Find(index, part, &place.tile, &place.job)) return;
+  if (!call.tiles.Find(index, part, &place.tile, &place.job)) {
+    WaitForKernelsBefore();  // this kernel must not end before the one before it
+    return;
+  }
   const std::int64_t column_block = blockIdx.x / contract::kSegments;
   const contract::SegmentRange range = contract::SegmentOf(call.in, segment);
   place.slot = call.tiles.SlotOf(index, part);
@@ -287,14 +294,14 @@ __device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Produc
 
 // Launches `kernel` over all tiles of the call with room for the widest rate among its jobs.
 template <class Kernel>
-void LaunchSmall(Kernel* kernel, const Exl3Call& call, std::int64_t code_row_bytes, int max_bits_x2, cudaStream_t stream) {
+void LaunchSmall(Kernel* kernel, const Exl3Call& call, std::int64_t code_row_bytes, int max_bits_x2, CudaStream& stream) {
   const std::size_t shared = static_cast<std::size_t>(call.max_tile_rows * call.terms() * code_row_bytes) + kSmallWarps * kSmallStages * StageBytes(max_bits_x2);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "exl3 product: shared memory");
   constexpr std::int64_t kMaxGridY = 65535;
   for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
     const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns * contract::kSegments), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
                     static_cast<unsigned>(call.tiles.parts));
-    kernel<<<grid, 32 * kSmallWarps, shared, stream>>>(call, begin);
+    Launch(kernel, grid, 32 * kSmallWarps, shared, stream, call, begin);
   }
   CheckLaunch("exl3 product of few rows");
 }

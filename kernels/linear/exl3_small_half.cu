@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(32 * kSmallWarps, kSmallBlocks) Exl3SmallHalfK
 
 }  // namespace
 
-void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, cudaStream_t stream) {
+void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, CudaStream& stream) {
   LaunchSmall(Exl3SmallHalfKernel, call, CodeRowBytes<Exl3Form::kHalf>(MaxSegmentBlocks(call.in)), max_bits_x2, stream);
 }
 
