@@ -123,7 +123,8 @@ def problems_of(results):
     for result in results:
         where = f"{result.source.relative_to(ROOT)} for sm_{result.arch}"
         if result.error:
-            problems.append(f"{where} does not compile: {result.error.splitlines()[0]}")
+            lines = result.error.splitlines()
+            problems.append(f"{where} does not compile: {next((line for line in lines if 'error' in line), lines[0])}")
         if result.arch in MAY_SPILL:
             continue
         for kernel in result.kernels:

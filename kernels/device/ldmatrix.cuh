@@ -11,12 +11,31 @@ namespace lockstep::kernels {
 
 __device__ inline std::uint32_t SharedAddress(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 750
 __device__ inline void LoadMatrices(std::uint32_t (&r)[4], const std::uint16_t* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(SharedAddress(row)));
 }
 __device__ inline void LoadMatricesTransposed(std::uint32_t (&r)[4], const std::uint16_t* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(SharedAddress(row)));
 }
+
+#else
+// Lane 8j + i holds the address of row i of matrix j; the others ask it.
+__device__ inline const std::uint16_t* RowOfLane(const std::uint16_t* row, int lane) {
+  return reinterpret_cast<const std::uint16_t*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(row), lane));
+}
+__device__ inline void LoadMatrices(std::uint32_t (&r)[4], const std::uint16_t* row) {
+  const int lane = threadIdx.x & 31;
+  for (int j = 0; j < 4; ++j) r[j] = *reinterpret_cast<const std::uint32_t*>(RowOfLane(row, 8 * j + lane / 4) + 2 * (lane % 4));
+}
+__device__ inline void LoadMatricesTransposed(std::uint32_t (&r)[4], const std::uint16_t* row) {
+  const int lane = threadIdx.x & 31;
+  for (int j = 0; j < 4; ++j) {
+    const std::uint32_t low = RowOfLane(row, 8 * j + 2 * (lane % 4))[lane / 4], high = RowOfLane(row, 8 * j + 2 * (lane % 4) + 1)[lane / 4];
+    r[j] = low | (high << 16);
+  }
+}
+#endif
 
 // Rows row0 .. row0+15, k0 .. k0+15 of a row-major array as an A fragment. Rows are 16-byte aligned.
 __device__ inline FragmentA LoadTileA(const std::uint16_t* x, int stride, int row0, int k0) {
@@ -38,7 +57,8 @@ __device__ inline void LoadTileBTransposed(std::uint32_t (&b)[4], const std::uin
   LoadMatricesTransposed(b, x + (k0 + (lane & 15)) * stride + n0 + (lane >> 4) * 8);
 }
 
-// kBytes (4, 8 or 16) to shared memory; both addresses are multiples of kBytes.
+// kBytes (4, 8 or 16) to shared memory; both addresses are multiples of kBytes. A plain copy before sm_80.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 template <int kBytes>
 __device__ inline void CopyAsync(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(SharedAddress(shared)), "l"(global), "n"(kBytes) : "memory");
@@ -48,6 +68,15 @@ template <int kPending>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+#else
+template <int kBytes>
+__device__ inline void CopyAsync(void* shared, const void* global) {
+  for (int i = 0; i < kBytes / 4; ++i) static_cast<std::uint32_t*>(shared)[i] = static_cast<const std::uint32_t*>(global)[i];
+}
+__device__ inline void CommitCopies() {}
+template <int kPending>
+__device__ inline void WaitForCopies() {}
+#endif
 
 // Two values rounded to bf16, the first in the low half.
 __device__ inline std::uint32_t PackBF16(float low, float high) {
