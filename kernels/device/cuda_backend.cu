@@ -236,9 +236,10 @@ std::byte* CudaStream::Scratch(int slot, std::size_t bytes) {
 
 std::byte* CudaStream::ZeroedScratch(std::size_t bytes) {
   constexpr int kZeroedSlot = kSlots - 1;
-  const std::byte* before = scratch_[kZeroedSlot];
+  const std::size_t before = bytes_[kZeroedSlot];
   std::byte* data = Scratch(kZeroedSlot, bytes);
-  if (data != before) CheckCuda(cudaMemsetAsync(data, 0, bytes_[kZeroedSlot], handle_), "kernel scratch");
+  // By size: memory that has grown may lie where the old one did, and its new part holds what others left.
+  if (bytes_[kZeroedSlot] != before) CheckCuda(cudaMemsetAsync(data, 0, bytes_[kZeroedSlot], handle_), "kernel scratch");
   return data;
 }
 
