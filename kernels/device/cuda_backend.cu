@@ -203,6 +203,9 @@ class CudaBackend : public Backend {
 CudaStream::CudaStream(int device) : device_(device) {
   CheckCuda(cudaSetDevice(device), "device selection");
   CheckCuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "stream");
+  cudaFuncAttributes code;
+  CheckCuda(cudaFuncGetAttributes(&code, CodeKernel), "code for this device");
+  overlaps_ = code.ptxVersion >= 90;
 }
 
 CudaStream::~CudaStream() {

@@ -28,6 +28,8 @@ class CudaStream : public Stream {
 
   cudaStream_t handle() const { return handle_; }
   int device() const { return device_; }
+  // Whether kernels can wait for those before them (launch.cuh): their code is of sm_90 or newer.
+  bool overlaps() const { return overlaps_; }
   // Device memory for one kernel call's intermediate results: valid until the next call of Scratch with the same slot, work of this
   // stream in between is ordered. Grows and stays; in a capture it throws NotCapturable where it would have to grow.
   std::byte* Scratch(int slot, std::size_t bytes);
@@ -43,6 +45,7 @@ class CudaStream : public Stream {
 
   static constexpr int kSlots = 12;
   int device_;
+  bool overlaps_ = false;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_[kSlots] = {};
   std::size_t bytes_[kSlots] = {};
