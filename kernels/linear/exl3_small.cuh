@@ -81,7 +81,9 @@ class IntegerSums {
 #pragma unroll
       for (int i = 0; i < 4; i += kTerms) {
         const ScaleSum& row = now_[kTerms == 2 ? 0 : i & 1];
-        const int exact = (kTerms == 2 ? sum_[s][i] * 256 + sum_[s][i + kTerms - 1] : sum_[s][i]) - 510 * row.sum;
+        // int16: the high sum times 256 may leave int32, the result does not; so modulo 2^32.
+        const unsigned sum = kTerms == 2 ? static_cast<unsigned>(sum_[s][i]) * 256u + static_cast<unsigned>(sum_[s][i + kTerms - 1]) : static_cast<unsigned>(sum_[s][i]);
+        const int exact = static_cast<int>(sum - 510u * static_cast<unsigned>(row.sum));
         y_[s][i] = contract::Fma(__int2float_rn(exact), row.scale, y_[s][i]);
       }
     }
