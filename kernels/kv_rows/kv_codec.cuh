@@ -11,7 +11,9 @@ namespace lockstep::kernels {
 
 __device__ inline float PowerOfExponent(unsigned exponent) { return __uint_as_float(exponent << 23); }
 
+// NaN for the NaN code: what must not be read is filled with it.
 __device__ inline float E4M3Value(unsigned code) {
+  if ((code & 0x7fu) == 0x7fu) return __uint_as_float(0x7fc00000u);
   const unsigned exponent = (code >> 3) & 0xf, mantissa = code & 7;
   const float magnitude = exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f : static_cast<float>(8 + mantissa) * PowerOfExponent(exponent - 10 + 127);
   return (code & 0x80) ? -magnitude : magnitude;
