@@ -5,6 +5,7 @@
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn_cuda.h"
 #include "kernels/linear/linear_cuda.h"
+#include "kernels/linear/swiglu.cuh"
 
 namespace lockstep::kernels {
 namespace {
@@ -15,14 +16,7 @@ enum Slot { kGateUpSlot = 6 };
 __global__ void SwigluKernel(std::uint16_t* gate, const std::uint16_t* up, std::int64_t count, std::int64_t width, const float* weight, float limit) {
   const std::int64_t at = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
   if (at >= count) return;
-  float a = BF16Value(gate[at]), b = BF16Value(up[at]);
-  if (limit > 0.0f) {
-    a = a > limit ? limit : a;
-    b = b > limit ? limit : b < -limit ? -limit : b;
-  }
-  float value = contract::Mul(contract::Silu(a), b);
-  if (weight) value = contract::Mul(weight[at / width], value);
-  gate[at] = BF16Bits(value);
+  gate[at] = Swiglu(BF16Value(gate[at]), BF16Value(up[at]), weight ? weight + at / width : nullptr, limit);
 }
 
 // What a call's buffers need to know of its jobs.

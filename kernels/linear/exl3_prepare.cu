@@ -5,6 +5,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
 #include "kernels/linear/exl3_epilogue.cuh"
+#include "kernels/linear/swiglu.cuh"
 
 namespace lockstep::kernels {
 namespace {
@@ -32,16 +33,9 @@ __device__ void LoadInput(const Exl3Call& call, std::int64_t row, std::int64_t k
   if (!input.up) return;
   float up[4];
   LoadFour(input.up + at, k, call.in_features, up);
+  const float* weight = input.weight ? input.weight + row : nullptr;
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    if (input.limit > 0.0f) {
-      v[r] = v[r] > input.limit ? input.limit : v[r];
-      up[r] = up[r] > input.limit ? input.limit : up[r] < -input.limit ? -input.limit : up[r];
-    }
-    float value = contract::Mul(contract::Silu(v[r]), up[r]);
-    if (input.weight) value = contract::Mul(input.weight[row], value);
-    v[r] = BF16Value(BF16Bits(value));
-  }
+  for (int r = 0; r < 4; ++r) v[r] = BF16Value(Swiglu(v[r], up[r], weight, input.limit));
 }
 
 __device__ std::uint32_t PairBits(__half low, __half high) {
