@@ -78,7 +78,9 @@ class Forward {
   void AppendCompressed(int layer, std::span<Segment> segments);
   void PoolGroups(const DeviceCompressor& compressor, std::int64_t width, int ratio, std::int64_t entries, std::int64_t history_slots,
                   const StepArray<kernels::PoolEntry>& pool, const StepArray<float*>& history_to, std::uint16_t* latent);
-  void AppendIndexKeys(int layer);
+  void AppendIndexKeys(int layer);  // those in ws().index_key
+  // Rotates, quantizes and stores the entries that the step completes: rows x of `width` channels.
+  void PackEntries(int layer, std::uint16_t* x, int width, const kernels::RowFormat& format, std::byte* const* to);
   void AttendTile(int layer, RowRange tile);
   void ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows);
   void SelectEntries(int layer, RowRange tile);

@@ -80,28 +80,25 @@ void Forward::AppendCompressed(int layer, std::span<Segment> segments) {
     AppendIndexKeys(layer);
   }
   if (record.index_key_to.size > 0) TraceEntries(step::kIndexKey, layer, segments, r_.kv.formats().index_key);
-  Rope(layer, ws().latent.data(), record.entries, 1, config_.head_dim, record.entry_position.device, false);
-  kernels::PackRowsArgs pack;
-  pack.format = r_.kv.formats().compressed;
-  pack.x = ws().latent.data();
-  pack.x_stride = config_.head_dim;
-  pack.rows = record.entries;
-  pack.to_T = record.compressed_to.device;
-  kernels().pack_rows(stream(), pack);
-  TraceEntries(step::kCompressed, layer, segments, pack.format);
+  const kernels::RowFormat& format = r_.kv.formats().compressed;
+  PackEntries(layer, ws().latent.data(), config_.head_dim, format, record.compressed_to.device);
+  TraceEntries(step::kCompressed, layer, segments, format);
 }
 
-// Rotates, quantizes and stores the keys in ws().index_key.
 void Forward::AppendIndexKeys(int layer) {
+  PackEntries(layer, ws().index_key.data(), config_.index_head_dim, r_.kv.formats().index_key, record_.layer(layer).index_key_to.device);
+}
+
+void Forward::PackEntries(int layer, std::uint16_t* x, int width, const kernels::RowFormat& format, std::byte* const* to) {
   const LayerRecord& record = record_.layer(layer);
   if (record.entries == 0) return;
-  Rope(layer, ws().index_key.data(), record.entries, 1, config_.index_head_dim, record.entry_position.device, false);
+  Rope(layer, x, record.entries, 1, width, record.entry_position.device, false);
   kernels::PackRowsArgs pack;
-  pack.format = r_.kv.formats().index_key;
-  pack.x = ws().index_key.data();
-  pack.x_stride = config_.index_head_dim;
+  pack.format = format;
+  pack.x = x;
+  pack.x_stride = width;
   pack.rows = record.entries;
-  pack.to_T = record.index_key_to.device;
+  pack.to_T = to;
   kernels().pack_rows(stream(), pack);
 }
 
