@@ -35,6 +35,11 @@ std::string Detail(const kernels::LinearArgs& a) {
   const std::string groups = a.groups > 1 ? std::to_string(a.groups) + " x " : "";
   return groups + std::to_string(a.spec->in_features) + "->" + std::to_string(a.spec->out_features) + " " + FormOf(*a.spec);
 }
+std::string Detail(const kernels::LinearSetArgs& set) {
+  std::string text = std::to_string(set.linears->spec->in_features) + "->";
+  for (int i = 0; i < set.count; ++i) text += (i > 0 ? "+" : "") + std::to_string(set.linears[i].spec->out_features);
+  return text;
+}
 std::string Detail(const kernels::ExpertFfnArgs& a) { return a.token ? "routed" : "shared"; }
 std::string Detail(const kernels::AttentionArgs& a) { return a.all_visible ? "window and all" : a.selected_TK ? "window and selected" : "window"; }
 std::string Detail(const kernels::IndexSelectArgs& a) { return a.candidates_in ? "in candidates" : a.candidates_out ? "and candidates" : ""; }
@@ -77,6 +82,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::hc_collapse_norm>("hc_collapse_norm", &timed);
   TimeKernel<&KernelTable::hc_expand>("hc_expand", &timed);
   TimeKernel<&KernelTable::linear>("linear", &timed);
+  TimeKernel<&KernelTable::linear_set>("linears", &timed);
   TimeKernel<&KernelTable::pack_rows>("pack_rows", &timed);
   TimeKernel<&KernelTable::unpack_rows>("unpack_rows", &timed);
   TimeKernel<&KernelTable::compress>("compress", &timed);

@@ -30,6 +30,19 @@ struct Fault {
 // The table that the fault was put into. One broken backend exists at a time.
 const kernels::KernelTable& Good();
 
+// Every linear of a model through `kRun`, alone or in sets.
+template <void (*kRun)(kernels::Stream&, const kernels::LinearArgs&)>
+Fault ReplaceLinears() {
+  Fault fault;
+  fault.kernels = [](kernels::KernelTable& table) {
+    table.linear.run = kRun;
+    table.linear_set.run = [](kernels::Stream& stream, const kernels::LinearSetArgs& set) {
+      for (int i = 0; i < set.count; ++i) kRun(stream, set.linears[i]);
+    };
+  };
+  return fault;
+}
+
 // A factory of CPU backends with the fault.
 fast::BackendFactory BrokenBackend(const Fault& fault);
 

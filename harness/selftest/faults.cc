@@ -301,7 +301,7 @@ std::vector<KnownFault> CommonFaults() {
       {"WeightsNotRounded", step::kAttnHeads, ReplaceAttention<AttentionMistake::kWeightsNotRounded>()},
       {"DenominatorInOrder", step::kAttnHeads, ReplaceAttention<AttentionMistake::kDenominatorInOrder>()},
       {"SinkInMaximum", step::kAttnHeads, ReplaceAttention<AttentionMistake::kSinkInMaximum>()},
-      {"LastInputDropped", step::kQueryLatent, Replace(&KernelTable::linear, &DropLastInput)},
+      {"LastInputDropped", step::kQueryLatent, ReplaceLinears<&DropLastInput>()},
       {"QueriesOnePositionOn", step::kQuery, Replace(&KernelTable::rope, &RotateQueriesTooFar)},
       {"SinkhornStopsEarly", step::kHcAttn, Replace(&KernelTable::hc_mix, &StopSinkhornEarly)},
       {"RoutingNotScaled", step::kRouter, Replace(&KernelTable::router, &ForgetRoutingScale)},
@@ -325,6 +325,6 @@ std::vector<KnownFault> IndexFaults() {
   };
 }
 
-Fault SegmentFoldFault() { return Replace(&KernelTable::linear, &FoldSegmentsInOrder); }
+Fault SegmentFoldFault() { return ReplaceLinears<&FoldSegmentsInOrder>(); }
 
 }  // namespace lockstep::harness

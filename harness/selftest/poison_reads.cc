@@ -97,7 +97,7 @@ Fault Replace(Kernel<Args> KernelTable::*member, void (*run)(Stream&, const Args
 std::vector<PoisonRead> PoisonReads() {
   return {{"PastTheLastEntry", Replace(&KernelTable::attention, &ReadPastTheLastEntry)},
           {"BeforeTheWindow", Replace(&KernelTable::attention, &ReadBeforeTheWindow)},
-          {"PastTheLastRow", Replace(&KernelTable::linear, &ReadPastTheLastRow)},
+          {"PastTheLastRow", ReplaceLinears<&ReadPastTheLastRow>()},
           {"FreedSlot", ReadFreedSlot()}};
 }
 

@@ -36,7 +36,7 @@ void NameContracts(Profile profile, KernelTable* table) {
   static constexpr std::string_view kIndexSelect[] = LOCKSTEP_PROFILE_CONTRACTS("index_select", "+I");
   static constexpr std::string_view kAttention[] = LOCKSTEP_PROFILE_CONTRACTS("attention", "");
   const int i = static_cast<int>(profile);
-  table->linear.contract = kLinear[i];
+  table->linear.contract = table->linear_set.contract = kLinear[i];
   table->expert_ffn.contract = kExpertFfn[i];
   table->index_select.contract = kIndexSelect[i];
   table->attention.contract = kAttention[i];
@@ -51,6 +51,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.hc_collapse_norm = CudaHcCollapseNorm();
   table.hc_expand = CudaHcExpand();
   table.linear = CudaLinear();
+  table.linear_set = CudaLinearSet();
   table.pack_rows = CudaPackRows();
   table.unpack_rows = CudaUnpackRows();
   table.compress = CudaCompress();

@@ -304,6 +304,10 @@ void RunLinear(Stream& stream, const LinearArgs& a) {
   RunGroupedLinear(AsCuda(stream), g);
 }
 
+void RunLinearSet(Stream& stream, const LinearSetArgs& set) {
+  for (int i = 0; i < set.count; ++i) RunLinear(stream, set.linears[i]);
+}
+
 }  // namespace
 
 void RunGroupedLinear(CudaStream& stream, const GroupedLinear& g) {
@@ -311,6 +315,7 @@ void RunGroupedLinear(CudaStream& stream, const GroupedLinear& g) {
   for (int part = 0; part < g.parts; ++part) RunDensePart(stream, g, part);
 }
 
+Kernel<LinearSetArgs> CudaLinearSet() { return {&RunLinearSet, "linear/H(sm90)+I+F"}; }
 Kernel<LinearArgs> CudaLinear() { return {&RunLinear, "linear/H(sm90)+I+F"}; }
 
 }  // namespace lockstep::kernels

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/contract/cpu_isa.h"
 #include "kernels/device/stream.h"
@@ -41,7 +42,23 @@ inline LinearArgs GroupOf(const LinearArgs& args, int g) {
   return one;
 }
 
+// Linears that may share their work: the results are as if each ran alone, in any order, so none reads what another writes.
+struct LinearSetArgs {
+  const LinearArgs* linears = nullptr;  // host
+  int count = 0;
+};
+
+// A set's list is the caller's again after the call; the specs and blobs that it names stay where they are.
+template <>
+struct KeptArgs<LinearSetArgs> {
+  explicit KeptArgs(const LinearSetArgs& set) : linears(set.linears, set.linears + set.count) {}
+  LinearSetArgs Get() const { return {linears.data(), static_cast<int>(linears.size())}; }
+  std::vector<LinearArgs> linears;
+};
+
 // The CPU implementation. Its contract id is "linear/H(<profile>)+I+F", the same for every `isa`.
 Kernel<LinearArgs> CpuLinear(Isa isa, Profile profile);
+// Each linear of a set alone, with the same contract.
+Kernel<LinearSetArgs> CpuLinearSet(Isa isa, Profile profile);
 
 }  // namespace lockstep::kernels

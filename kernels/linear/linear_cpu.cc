@@ -73,15 +73,28 @@ struct For {
       for (int g = 0; g < args.groups; ++g) RunAll<isa, profile>(stream, GroupOf(args, g));
     }
   };
+  template <Profile profile>
+  struct RunSet {
+    static void Call(Stream& stream, const LinearSetArgs& set) {
+      for (int i = 0; i < set.count; ++i) Run<profile>::Call(stream, set.linears[i]);
+    }
+  };
 };
+
+constexpr std::string_view kContracts[7] = LOCKSTEP_PROFILE_CONTRACTS("linear", "+I+F");
 
 }  // namespace
 
 Kernel<LinearArgs> CpuLinear(Isa isa, Profile profile) {
-  constexpr std::string_view kContracts[7] = LOCKSTEP_PROFILE_CONTRACTS("linear", "+I+F");
   if (isa == Isa::kAvx512) return ProfileKernel<LinearArgs, For<Isa::kAvx512>::template Run>(profile, kContracts);
   if (isa == Isa::kAvx2) return ProfileKernel<LinearArgs, For<Isa::kAvx2>::template Run>(profile, kContracts);
   return ProfileKernel<LinearArgs, For<Isa::kGeneric>::template Run>(profile, kContracts);
+}
+
+Kernel<LinearSetArgs> CpuLinearSet(Isa isa, Profile profile) {
+  if (isa == Isa::kAvx512) return ProfileKernel<LinearSetArgs, For<Isa::kAvx512>::template RunSet>(profile, kContracts);
+  if (isa == Isa::kAvx2) return ProfileKernel<LinearSetArgs, For<Isa::kAvx2>::template RunSet>(profile, kContracts);
+  return ProfileKernel<LinearSetArgs, For<Isa::kGeneric>::template RunSet>(profile, kContracts);
 }
 
 }  // namespace lockstep::kernels

@@ -13,6 +13,7 @@ struct ExpertSpec;
 struct ExpertTable;
 
 Kernel<LinearArgs> CudaLinear();
+Kernel<LinearSetArgs> CudaLinearSet();
 
 // Rows of one job.
 struct RowRun {

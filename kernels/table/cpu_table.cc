@@ -21,6 +21,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.hc_collapse_norm = CpuHcCollapseNorm(isa);
   table.hc_expand = CpuHcExpand(isa);
   table.linear = CpuLinear(isa, profile);
+  table.linear_set = CpuLinearSet(isa, profile);
   table.pack_rows = CpuPackRows(isa);
   table.unpack_rows = CpuUnpackRows(isa);
   table.compress = CpuCompress(isa);

@@ -29,6 +29,7 @@ struct KernelTable {
   Kernel<HcCollapseNormArgs> hc_collapse_norm;
   Kernel<HcExpandArgs> hc_expand;
   Kernel<LinearArgs> linear;
+  Kernel<LinearSetArgs> linear_set;
   Kernel<PackRowsArgs> pack_rows;
   Kernel<UnpackRowsArgs> unpack_rows;
   Kernel<CompressorArgs> compress;

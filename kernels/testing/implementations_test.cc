@@ -40,7 +40,7 @@ TEST(Implementations, ShareNoKernel) {
     const KernelTable& t = implementation.kernels();
     const auto add = [&](const auto& kernel) { kernels.insert(reinterpret_cast<void*>(kernel.run)); };
     add(t.embed), add(t.rms_norm), add(t.rope), add(t.hc_mix), add(t.hc_collapse_norm), add(t.hc_expand),
-        add(t.linear);
+        add(t.linear), add(t.linear_set);
     add(t.pack_rows), add(t.unpack_rows), add(t.compress), add(t.store_history), add(t.index_select),
         add(t.attention);
     add(t.router), add(t.expert_ffn), add(t.combine), add(t.engram_gate), add(t.argmax);
