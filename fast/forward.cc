@@ -174,6 +174,8 @@ void Forward::FrontOfDecoder(std::span<Segment> segments) {
     const DeviceLayer& w = weights(decoder);
     if (w.engram) EngramReadOut(decoder, new_rows);
     EnterSite(w.hc_attn, w.attn_norm.data(), new_rows);
+    AddCompressorLinears(decoder);
+    RunLinears();
     AppendCompressed(decoder, segments);
   });
   for (Segment& s : segments) {
@@ -225,13 +227,18 @@ void Forward::RunLayer(int layer, std::span<Segment> segments, bool compress) {
     EnterSite(w.hc_attn, w.attn_norm.data(), kv_rows);
     TraceCoefficients(step::kHcAttn, layer, out_rows);
     TraceRows(step::kAttnIn, layer, ws().x_TE.data(), hidden, kv_rows);
-    AppendWindow(layer);
-    if (compress && config_.IsKvSource(layer)) AppendCompressed(layer, segments);
+    const bool appends_entries = compress && config_.IsKvSource(layer);
+    ProjectInput(layer, appends_entries);
+    Beside([&] {
+      AppendWindow(layer);
+      if (appends_entries) AppendCompressed(layer, segments);
+    });
     for (const RowRange& range : out_rows) {
       for (std::int64_t begin = range.begin; begin < range.end; begin += tile_rows_) {
         AttendTile(layer, {begin, std::min(begin + tile_rows_, range.end)});
       }
     }
+    if (out_rows.empty()) Join();
     TraceRows(step::kAttnOut, layer, ws().f_TE.data(), hidden, out_rows);
     LeaveSite(out_rows);
     TraceRows(step::kAttnStream, layer, ws().stream_TSE.data(), width, out_rows);
@@ -396,9 +403,8 @@ void Forward::DeliverLogits(std::size_t begin, std::size_t end) {
 
 // --- calls -----------------------------------------------------------------------------------------------------------
 
-void Forward::Linear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t row_count, std::uint16_t* y,
-                     std::int64_t y_stride, float* y_fp32) {
-  if (row_count == 0) return;
+kernels::LinearArgs Forward::LinearArgsOf(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t row_count, std::uint16_t* y,
+                                          std::int64_t y_stride, float* y_fp32) {
   kernels::LinearArgs args;
   args.spec = &linear.spec;
   args.blob = linear.blob.data();
@@ -409,7 +415,22 @@ void Forward::Linear(const DeviceLinear& linear, const std::uint16_t* x, std::in
   args.y_fp32 = y_fp32;
   args.y_stride = y_stride;
   args.overflow = here().overflow.device + layer_;
-  kernels().linear(stream(), args);
+  return args;
+}
+
+void Forward::Linear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t row_count, std::uint16_t* y,
+                     std::int64_t y_stride, float* y_fp32) {
+  if (row_count > 0) kernels().linear(stream(), LinearArgsOf(linear, x, x_stride, row_count, y, y_stride, y_fp32));
+}
+
+void Forward::AddLinear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t row_count, std::uint16_t* y,
+                        std::int64_t y_stride, float* y_fp32) {
+  if (row_count > 0) linear_set_.push_back(LinearArgsOf(linear, x, x_stride, row_count, y, y_stride, y_fp32));
+}
+
+void Forward::RunLinears() {
+  if (!linear_set_.empty()) kernels().linear_set(stream(), {linear_set_.data(), static_cast<int>(linear_set_.size())});
+  linear_set_.clear();
 }
 
 void Forward::Norm(const std::uint16_t* x, std::int64_t row_count, std::int64_t n, const float* weight, std::uint16_t* y) {

@@ -74,14 +74,28 @@ class Forward {
   void LeaveSite(const Ranges& rows);
 
   // Attention.
+  // A compressor at work: what the step's rows are projected to, and where the latents of the entries that they complete go.
+  struct Pooling {
+    const DeviceCompressor& compressor;
+    std::int64_t width;  // of a latent
+    float *kv, *gate;
+    std::uint16_t* latent;
+    const StepArray<kernels::PoolEntry>& pool;
+    const StepArray<float*>& history_to;
+  };
+  Pooling EntryPooling(int layer);
+  Pooling IndexKeyPooling(int layer);
+  void ProjectInput(int layer, bool compress);
+  void AddCompressorLinears(int layer);
+  void AddPoolingLinears(const Pooling& pooling);
   void AppendWindow(int layer);
   void AppendCompressed(int layer, std::span<Segment> segments);
-  void PoolGroups(const DeviceCompressor& compressor, std::int64_t width, int ratio, std::int64_t entries, std::int64_t history_slots,
-                  const StepArray<kernels::PoolEntry>& pool, const StepArray<float*>& history_to, std::uint16_t* latent);
+  void PoolGroups(int layer, const Pooling& pooling, const DoubleRing* history);
   void AppendIndexKeys(int layer);  // those in ws().index_key
   // Rotates, quantizes and stores the entries that the step completes: rows x of `width` channels.
   void PackEntries(int layer, std::uint16_t* x, int width, const kernels::RowFormat& format, std::byte* const* to);
   void AttendTile(int layer, RowRange tile);
+  void MakeQueries(int layer, RowRange tile);
   void ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows);
   void SelectEntries(int layer, RowRange tile);
 
@@ -109,11 +123,29 @@ class Forward {
   // Calls with the pieces that every kernel call here needs.
   void Linear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
               std::int64_t y_stride, float* y_fp32 = nullptr);
+  // Adds to the set that RunLinears runs.
+  void AddLinear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
+                 std::int64_t y_stride, float* y_fp32 = nullptr);
+  void RunLinears();
+  kernels::LinearArgs LinearArgsOf(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
+                                   std::int64_t y_stride, float* y_fp32);
   void Norm(const std::uint16_t* x, std::int64_t rows, std::int64_t n, const float* weight, std::uint16_t* y);
   void Rope(int layer, std::uint16_t* x, std::int64_t rows, int heads, int width, const std::int64_t* positions, bool inverse);
   template <typename Work>
   void Enqueue(const Work& work) {
     graphs_.Enqueue(device(), work);
+  }
+  // Does `work` beside what is enqueued after it until Join: neither may write what the other touches.
+  template <typename Work>
+  void Beside(const Work& work) {
+    kernels::Stream& side = device().side();
+    if (&side != &device().compute()) device().WaitFor(side, device().compute());
+    stream_ = &side;
+    const std::unique_ptr<Forward, void (*)(Forward*)> back(this, [](Forward* forward) { forward->stream_ = nullptr; });
+    work();
+  }
+  void Join() {
+    if (&device().side() != &device().compute()) device().WaitFor(device().compute(), device().side());
   }
   // Enqueues a copy to host memory.
   template <typename T>
@@ -156,6 +188,7 @@ class Forward {
   std::vector<float> pre_rows_;
   std::vector<std::uint16_t> stream_rows_;
   std::vector<LogitRow> logit_row_list_;
+  std::vector<kernels::LinearArgs> linear_set_;
   kernels::HostArray<float> host_logits_;
   kernels::HostArray<std::byte> host_pairs_;
   StepShape shape_;
@@ -163,11 +196,12 @@ class Forward {
   // Of the running step.
   int device_index_ = 0;
   int layer_ = 0;
+  kernels::Stream* stream_ = nullptr;  // of work beside the compute stream
   std::int64_t position_bound_ = 0;  // no row sees more positions
 
   std::int64_t rows() const { return static_cast<std::int64_t>(record_.positions().size()); }
   kernels::Device& device() { return r_.backend.device(device_index_); }
-  kernels::Stream& stream() { return device().compute(); }
+  kernels::Stream& stream() { return stream_ ? *stream_ : device().compute(); }
   const kernels::KernelTable& kernels() { return device().kernels(); }
   Workspace& ws() { return *workspaces_[static_cast<std::size_t>(device_index_)]; }
   const DeviceRecord& here() const { return record_.device(device_index_); }

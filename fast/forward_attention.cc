@@ -5,13 +5,67 @@
 
 namespace lockstep::fast {
 
+// All that a layer's attention projects from its input: window KV, query latents, index weights and, with `compress`, what the compressors pool.
+void Forward::ProjectInput(int layer, bool compress) {
+  const DeviceLayer& w = weights(layer);
+  const std::int64_t hidden = config_.hidden_size, rank = config_.q_lora_rank;
+  for (const RowRange& range : record_.layer(layer).kv_rows) {
+    AddLinear(w.wkv, ws().x_TE.data() + range.begin * hidden, hidden, range.rows(), ws().kv_TD.data() + range.begin * config_.head_dim, config_.head_dim);
+  }
+  const Ranges& out_rows = record_.layer(layer).out_rows;
+  for (const RowRange& range : out_rows) {
+    const std::uint16_t* x = ws().x_TE.data() + range.begin * hidden;
+    AddLinear(w.wq_a, x, hidden, range.rows(), ws().query_latent.data() + range.begin * rank, rank);
+    if (!config_.IsIndexSource(layer)) continue;
+    AddLinear(*w.index_weights, x, hidden, range.rows(), ws().index_weight.data() + range.begin * config_.index_n_heads, config_.index_n_heads);
+  }
+  if (compress) AddCompressorLinears(layer);
+  RunLinears();
+  for (const RowRange& range : out_rows) {
+    std::uint16_t* latent = ws().query_latent.data() + range.begin * rank;
+    Norm(latent, range.rows(), rank, w.q_norm.data(), latent);
+  }
+}
+
+void Forward::AddCompressorLinears(int layer) {
+  if (weights(layer).index_compressor) AddPoolingLinears(IndexKeyPooling(layer));
+  AddPoolingLinears(EntryPooling(layer));
+}
+
+void Forward::AddPoolingLinears(const Pooling& pooling) {
+  const DeviceCompressor& compressor = pooling.compressor;
+  const std::int64_t hidden = config_.hidden_size, channels = compressor.wkv.spec.out_features;
+  std::int64_t done = 0;
+  for (const RowRange& range : record_.new_rows()) {
+    const std::uint16_t* x = ws().x_TE.data() + range.begin * hidden;
+    if (!compressor.wgate) {  // ratio 1: a row is an entry
+      AddLinear(compressor.wkv, x, hidden, range.rows(), pooling.latent + done * pooling.width, pooling.width);
+      done += range.rows();
+      continue;
+    }
+    AddLinear(compressor.wkv, x, hidden, range.rows(), nullptr, channels, pooling.kv + range.begin * channels);
+    AddLinear(*compressor.wgate, x, hidden, range.rows(), nullptr, channels, pooling.gate + range.begin * channels);
+  }
+}
+
+Forward::Pooling Forward::EntryPooling(int layer) {
+  const LayerRecord& record = record_.layer(layer);
+  return {*weights(layer).compressor, config_.head_dim,  ws().compressor_kv.data(), ws().compressor_gate.data(),
+          ws().latent.data(),         record.pool,       record.history_to};
+}
+
+Forward::Pooling Forward::IndexKeyPooling(int layer) {
+  const LayerRecord& record = record_.layer(layer);
+  return {*weights(layer).index_compressor, config_.index_head_dim, ws().index_compressor_kv.data(), ws().index_compressor_gate.data(),
+          ws().index_key.data(),            record.index_pool,      record.index_history_to};
+}
+
 void Forward::AppendWindow(int layer) {
   const DeviceLayer& w = weights(layer);
   const LayerRecord& record = record_.layer(layer);
   const std::int64_t dim = config_.head_dim;
   for (const RowRange& range : record.kv_rows) {
     std::uint16_t* kv = ws().kv_TD.data() + range.begin * dim;
-    Linear(w.wkv, ws().x_TE.data() + range.begin * config_.hidden_size, config_.hidden_size, range.rows(), kv, dim);
     Norm(kv, range.rows(), dim, w.kv_norm.data(), kv);
     Rope(layer, kv, range.rows(), 1, config_.head_dim, here().positions.device + range.begin, false);
     // To the step's rows, and already into the ring: its slots do not hold what this step reads.
@@ -27,52 +81,38 @@ void Forward::AppendWindow(int layer) {
   }
 }
 
-// Latents of the step's entries, normalized.
-void Forward::PoolGroups(const DeviceCompressor& compressor, std::int64_t width, int ratio, std::int64_t entries, std::int64_t history_slots,
-                         const StepArray<kernels::PoolEntry>& pool, const StepArray<float*>& history_to, std::uint16_t* latent) {
-  const std::int64_t hidden = config_.hidden_size, channels = compressor.wkv.spec.out_features;
-  std::int64_t done = 0;
-  for (const RowRange& range : record_.new_rows()) {
-    const std::uint16_t* x = ws().x_TE.data() + range.begin * hidden;
-    if (!compressor.wgate) {  // ratio 1: a row is an entry
-      Linear(compressor.wkv, x, hidden, range.rows(), latent + done * width, width);
-      done += range.rows();
-      continue;
-    }
-    float *kv = ws().compressor_kv.data() + range.begin * channels, *gate = ws().compressor_gate.data() + range.begin * channels;
-    Linear(compressor.wkv, x, hidden, range.rows(), nullptr, channels, kv);
-    Linear(*compressor.wgate, x, hidden, range.rows(), nullptr, channels, gate);
-  }
+// Latents of the step's entries, normalized, from projections that are done.
+void Forward::PoolGroups(int layer, const Pooling& pooling, const DoubleRing* history) {
+  const std::int64_t entries = record_.layer(layer).entries;
+  const DeviceCompressor& compressor = pooling.compressor;
   if (compressor.wgate) {
     kernels::CompressorArgs compress;
-    compress.kv = ws().compressor_kv.data();
-    compress.gate = ws().compressor_gate.data();
-    compress.entry_N = pool.device;
+    compress.kv = pooling.kv;
+    compress.gate = pooling.gate;
+    compress.entry_N = pooling.pool.device;
     compress.entries = entries;
-    compress.ratio = ratio;
+    compress.ratio = config_.ratio(layer);
     compress.overlap = compressor.overlap;
-    compress.width = width;
+    compress.width = pooling.width;
     compress.ape = compressor.ape.data();
-    compress.history_slots = history_slots;
-    compress.latent = latent;
+    compress.history_slots = history ? history->slots() : 0;
+    compress.latent = pooling.latent;
     kernels().compress(stream(), compress);
-    kernels().store_history(stream(), {compress.kv, compress.gate, rows(), here().positions.device, history_to.device, ratio, channels, compress.ape});
+    kernels().store_history(stream(), {compress.kv, compress.gate, rows(), here().positions.device, pooling.history_to.device, compress.ratio,
+                                       compressor.wkv.spec.out_features, compress.ape});
   }
-  Norm(latent, entries, width, compressor.norm.data(), latent);
+  Norm(pooling.latent, entries, pooling.width, compressor.norm.data(), pooling.latent);
 }
 
 void Forward::AppendCompressed(int layer, std::span<Segment> segments) {
   const DeviceLayer& w = weights(layer);
   const LayerRecord& record = record_.layer(layer);
   const LayerKv& kv = segments.front().state->layer(layer);  // all sequences' are alike
-  const int ratio = config_.ratio(layer);
   if (w.index_compressor) {
-    PoolGroups(*w.index_compressor, config_.index_head_dim, ratio, record.entries, kv.index_history->slots(), record.index_pool,
-               record.index_history_to, ws().index_key.data());
+    PoolGroups(layer, IndexKeyPooling(layer), kv.index_history.get());
     AppendIndexKeys(layer);
   }
-  PoolGroups(*w.compressor, config_.head_dim, ratio, record.entries, kv.history ? kv.history->slots() : 0, record.pool, record.history_to,
-             ws().latent.data());
+  PoolGroups(layer, EntryPooling(layer), kv.history.get());
   if (record.entries == 0) return;
   if (w.index_wk) {
     Linear(*w.index_wk, ws().latent.data(), config_.head_dim, record.entries, ws().index_key.data(), config_.index_head_dim);
@@ -102,20 +142,24 @@ void Forward::PackEntries(int layer, std::uint16_t* x, int width, const kernels:
   kernels().pack_rows(stream(), pack);
 }
 
+// From query latents that are done.
+void Forward::MakeQueries(int layer, RowRange tile) {
+  const DeviceLayer& w = weights(layer);
+  const std::int64_t tile_rows = tile.rows(), rank = config_.q_lora_rank, head_width = std::int64_t{config_.num_heads} * config_.head_dim;
+  const std::uint16_t* latent = ws().query_latent.data() + tile.begin * rank;
+  TraceRange(step::kQueryLatent, layer, latent, rank, tile);
+  Linear(w.wq_b, latent, rank, tile_rows, ws().query.data(), head_width);
+  if (!config_.is_v41()) Norm(ws().query.data(), tile_rows * config_.num_heads, config_.head_dim, nullptr, ws().query.data());
+  Rope(layer, ws().query.data(), tile_rows, config_.num_heads, config_.head_dim, here().positions.device + tile.begin, false);
+  TraceRange(step::kQuery, layer, ws().query.data(), head_width, tile);
+}
+
 void Forward::AttendTile(int layer, RowRange tile) {
   const DeviceLayer& w = weights(layer);
   const std::int64_t tile_rows = tile.rows(), hidden = config_.hidden_size, head_width = std::int64_t{config_.num_heads} * config_.head_dim;
-  const std::uint16_t* x = ws().x_TE.data() + tile.begin * hidden;
-  const std::int64_t* positions = here().positions.device + tile.begin;
-
-  Linear(w.wq_a, x, hidden, tile_rows, ws().query_latent.data(), config_.q_lora_rank);
-  Norm(ws().query_latent.data(), tile_rows, config_.q_lora_rank, w.q_norm.data(), ws().query_latent.data());
-  Linear(w.wq_b, ws().query_latent.data(), config_.q_lora_rank, tile_rows, ws().query.data(), head_width);
-  if (!config_.is_v41()) Norm(ws().query.data(), tile_rows * config_.num_heads, config_.head_dim, nullptr, ws().query.data());
-  Rope(layer, ws().query.data(), tile_rows, config_.num_heads, config_.head_dim, positions, false);
-  TraceRange(step::kQueryLatent, layer, ws().query_latent.data(), config_.q_lora_rank, tile);
-  TraceRange(step::kQuery, layer, ws().query.data(), head_width, tile);
-  if (config_.IsIndexSource(layer)) SelectEntries(layer, tile);
+  if (config_.IsIndexSource(layer)) Beside([&] { SelectEntries(layer, tile); });
+  MakeQueries(layer, tile);
+  Join();
 
   const int index_source = config_.IndexSourceOf(layer);
   kernels::AttentionArgs attention;
@@ -137,7 +181,7 @@ void Forward::AttendTile(int layer, RowRange tile) {
   attention.sink_H = w.sink.data();
   attention.out_THD = ws().heads.data();
   kernels().attention(stream(), attention);
-  Rope(layer, ws().heads.data(), tile_rows, config_.num_heads, config_.head_dim, positions, true);
+  Rope(layer, ws().heads.data(), tile_rows, config_.num_heads, config_.head_dim, here().positions.device + tile.begin, true);
   TraceRange(step::kAttnHeads, layer, ws().heads.data(), head_width, tile);
 
   const std::int64_t groups_width = std::int64_t{config_.o_lora_rank} * config_.o_groups;
@@ -172,16 +216,14 @@ void Forward::SelectEntries(int layer, RowRange tile) {
   const DeviceLayer& w = weights(layer);
   const LayerRecord& record = record_.layer(layer);
   const std::int64_t tile_rows = tile.rows(), width = std::int64_t{config_.index_n_heads} * config_.index_head_dim;
-  Linear(*w.index_wq_b, ws().query_latent.data(), config_.q_lora_rank, tile_rows, ws().index_query.data(), width);
+  Linear(*w.index_wq_b, ws().query_latent.data() + tile.begin * config_.q_lora_rank, config_.q_lora_rank, tile_rows, ws().index_query.data(), width);
   Rope(layer, ws().index_query.data(), tile_rows, config_.index_n_heads, config_.index_head_dim, here().positions.device + tile.begin, false);
-  Linear(*w.index_weights, ws().x_TE.data() + tile.begin * config_.hidden_size, config_.hidden_size, tile_rows, ws().index_weight.data(),
-         config_.index_n_heads);
   kernels::IndexSelectArgs args;
   args.row_T = record.index.device + tile.begin;
   args.rows = tile_rows;
   args.max_visible = position_bound_ / config_.ratio(layer);
   args.q_THI = ws().index_query.data();
-  args.weight_TH = ws().index_weight.data();
+  args.weight_TH = ws().index_weight.data() + tile.begin * config_.index_n_heads;
   args.heads = config_.index_n_heads;
   args.dim = config_.index_head_dim;
   args.key_format = r_.kv.formats().index_key;

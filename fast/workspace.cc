@@ -31,7 +31,7 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
   make(experts_TK, rows * c.num_experts_per_tok, "router");
   make(pair_of_TK, rows * c.num_experts_per_tok, "router");
   make(weights_TK, rows * c.num_experts_per_tok, "router");
-  make(query_latent, tile * c.q_lora_rank, "queries");
+  make(query_latent, rows * c.q_lora_rank, "queries");
   make(query, tile * head_width, "queries");
   make(heads, tile * head_width, "attention output");
   make(groups, tile * c.o_groups * c.o_lora_rank, "attention output");
@@ -46,10 +46,12 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
     make(selected, rows * c.index_topk, "selection");
     make(compressor_kv, rows * 2 * widest, "compressor");
     make(compressor_gate, rows * 2 * widest, "compressor");
+    make(index_compressor_kv, rows * 2 * c.index_head_dim, "compressor");
+    make(index_compressor_gate, rows * 2 * c.index_head_dim, "compressor");
     make(latent, rows * widest, "compressor");
     make(index_key, rows * c.index_head_dim, "compressor");
     make(index_query, tile * c.index_n_heads * c.index_head_dim, "index queries");
-    make(index_weight, tile * c.index_n_heads, "index queries");
+    make(index_weight, rows * c.index_n_heads, "index queries");
   }
   if (c.candidate_source_layer_id >= 0) {
     make(candidates, rows * c.candidate_topk_blocks, "candidate blocks");

@@ -33,11 +33,12 @@ struct Workspace {
   Array<std::int32_t> selected, candidates, candidate_count;
   Array<std::int32_t> experts_TK, pair_of_TK;
   Array<float> weights_TK;
+  Array<std::uint16_t> query_latent, index_weight;
   // Compressors: projections of the rows, and the entries they complete.
-  Array<float> compressor_kv, compressor_gate;
+  Array<float> compressor_kv, compressor_gate, index_compressor_kv, index_compressor_gate;
   Array<std::uint16_t> latent, index_key;
   // Query tile.
-  Array<std::uint16_t> query_latent, query, heads, groups, index_query, index_weight;
+  Array<std::uint16_t> query, heads, groups, index_query;
   // Experts: one row a (token, expert) pair, ordered by expert; then those of the shared expert where it runs with them.
   Array<std::byte> pairs;  // what the host reads of the pairs, in one piece; PairArrays says where
   Array<std::uint16_t> pair_out, shared_out;
