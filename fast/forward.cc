@@ -177,7 +177,6 @@ void Forward::FrontOfDecoder(std::span<Segment> segments) {
     AddCompressorLinears(decoder);
     RunLinears();
     AppendCompressed(decoder, segments);
-    Join();
   });
   for (Segment& s : segments) {
     if (s.run_decoder) {
@@ -269,24 +268,13 @@ void Forward::EngramReadOut(int layer, const Ranges& ranges) {
   TraceRows(step::kEngram, layer, ws().stream_TSE.data(), width, ranges);
 }
 
-// Mix, collapse and norm: streams to x. V4.1 collapses with the coefficients of the site before, so that nothing waits for its mix until
-// LeaveSite; a Join comes between.
+// Mix, collapse (V4.1: with the coefficients of the site before) and norm: streams to x.
 void Forward::EnterSite(const DeviceHc& site, const float* norm, const Ranges& ranges) {
-  if (config_.is_v41()) Beside([&] { Mix(site, ranges); });
-  else Mix(site, ranges);
   const std::int64_t streams = config_.hc_mult, width = streams * config_.hidden_size;
   for (const RowRange& range : ranges) {
-    const float* pre = (config_.is_v41() ? ws().pre_TS : ws().next_pre_TS).data() + range.begin * streams;
-    kernels().hc_collapse_norm(stream(), {ws().stream_TSE.data() + range.begin * width, pre, range.rows(), config_.hc_mult, config_.hidden_size, norm,
-                                          static_cast<float>(config_.rms_norm_eps), ws().x_TE.data() + range.begin * config_.hidden_size});
-  }
-}
-
-void Forward::Mix(const DeviceHc& site, const Ranges& ranges) {
-  const std::int64_t streams = config_.hc_mult, width = streams * config_.hidden_size;
-  for (const RowRange& range : ranges) {
+    const std::uint16_t* stream_rows = ws().stream_TSE.data() + range.begin * width;
     kernels::HcMixArgs mix;
-    mix.stream_TSE = ws().stream_TSE.data() + range.begin * width;
+    mix.stream_TSE = stream_rows;
     mix.rows = range.rows();
     mix.streams = config_.hc_mult;
     mix.hidden = config_.hidden_size;
@@ -300,6 +288,9 @@ void Forward::Mix(const DeviceHc& site, const Ranges& ranges) {
     mix.post_TS = ws().post_TS.data() + range.begin * streams;
     mix.mix_TSS = ws().mix_TSS.data() + range.begin * streams * streams;
     kernels().hc_mix(stream(), mix);
+    const float* pre = (config_.is_v41() ? ws().pre_TS : ws().next_pre_TS).data() + range.begin * streams;
+    kernels().hc_collapse_norm(stream(), {stream_rows, pre, range.rows(), config_.hc_mult, config_.hidden_size, norm,
+                                          static_cast<float>(config_.rms_norm_eps), ws().x_TE.data() + range.begin * config_.hidden_size});
   }
 }
 

@@ -71,7 +71,6 @@ class Forward {
   void RunLayer(int layer, std::span<Segment> segments, bool compress);
   void EngramReadOut(int layer, const Ranges& rows);
   void EnterSite(const DeviceHc& site, const float* norm, const Ranges& rows);
-  void Mix(const DeviceHc& site, const Ranges& rows);
   void LeaveSite(const Ranges& rows);
 
   // Attention.

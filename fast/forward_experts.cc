@@ -17,7 +17,6 @@ void Forward::FeedForward(int layer, const Ranges& ranges) {
   const kernels::ExpertTable* table = DeviceJobs(layer, ranges);
   Enqueue([&] {
     Route(layer, ranges);
-    Join();
     GroupPairs(layer, ranges, /*shared=*/table != nullptr);
     if (table) RunExpertsOfDevice(layer, *table, ranges);
   });

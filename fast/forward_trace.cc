@@ -92,7 +92,6 @@ void Forward::TraceSelection(int layer, RowRange tile, const kernels::IndexSelec
 
 void Forward::TraceCoefficients(std::string_view step, int layer, const Ranges& ranges) {
   if (!r_.options.trace) return;
-  Join();
   const std::int64_t streams = config_.hc_mult;
   for (const RowRange& range : ranges) {
     for (std::int64_t row = range.begin; row < range.end; ++row) {
