@@ -229,16 +229,13 @@ void Forward::RunLayer(int layer, std::span<Segment> segments, bool compress) {
     TraceRows(step::kAttnIn, layer, ws().x_TE.data(), hidden, kv_rows);
     const bool appends_entries = compress && config_.IsKvSource(layer);
     ProjectInput(layer, appends_entries);
-    Beside([&] {
-      AppendWindow(layer);
-      if (appends_entries) AppendCompressed(layer, segments);
-    });
+    AppendWindow(layer);
+    if (appends_entries) AppendCompressed(layer, segments);
     for (const RowRange& range : out_rows) {
       for (std::int64_t begin = range.begin; begin < range.end; begin += tile_rows_) {
         AttendTile(layer, {begin, std::min(begin + tile_rows_, range.end)});
       }
     }
-    if (out_rows.empty()) Join();
     TraceRows(step::kAttnOut, layer, ws().f_TE.data(), hidden, out_rows);
     LeaveSite(out_rows);
     TraceRows(step::kAttnStream, layer, ws().stream_TSE.data(), width, out_rows);

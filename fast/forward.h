@@ -135,18 +135,6 @@ class Forward {
   void Enqueue(const Work& work) {
     graphs_.Enqueue(device(), work);
   }
-  // Does `work` beside what is enqueued after it until Join: neither may write what the other touches.
-  template <typename Work>
-  void Beside(const Work& work) {
-    kernels::Stream& side = device().side();
-    if (&side != &device().compute()) device().WaitFor(side, device().compute());
-    stream_ = &side;
-    const std::unique_ptr<Forward, void (*)(Forward*)> back(this, [](Forward* forward) { forward->stream_ = nullptr; });
-    work();
-  }
-  void Join() {
-    if (&device().side() != &device().compute()) device().WaitFor(device().compute(), device().side());
-  }
   // Enqueues a copy to host memory.
   template <typename T>
   void CopyOut(const T* data, std::int64_t count, T* host) {
@@ -196,12 +184,11 @@ class Forward {
   // Of the running step.
   int device_index_ = 0;
   int layer_ = 0;
-  kernels::Stream* stream_ = nullptr;  // of work beside the compute stream
   std::int64_t position_bound_ = 0;  // no row sees more positions
 
   std::int64_t rows() const { return static_cast<std::int64_t>(record_.positions().size()); }
   kernels::Device& device() { return r_.backend.device(device_index_); }
-  kernels::Stream& stream() { return stream_ ? *stream_ : device().compute(); }
+  kernels::Stream& stream() { return device().compute(); }
   const kernels::KernelTable& kernels() { return device().kernels(); }
   Workspace& ws() { return *workspaces_[static_cast<std::size_t>(device_index_)]; }
   const DeviceRecord& here() const { return record_.device(device_index_); }

@@ -157,9 +157,8 @@ void Forward::MakeQueries(int layer, RowRange tile) {
 void Forward::AttendTile(int layer, RowRange tile) {
   const DeviceLayer& w = weights(layer);
   const std::int64_t tile_rows = tile.rows(), hidden = config_.hidden_size, head_width = std::int64_t{config_.num_heads} * config_.head_dim;
-  if (config_.IsIndexSource(layer)) Beside([&] { SelectEntries(layer, tile); });
   MakeQueries(layer, tile);
-  Join();
+  if (config_.IsIndexSource(layer)) SelectEntries(layer, tile);
 
   const int index_source = config_.IndexSourceOf(layer);
   kernels::AttentionArgs attention;

@@ -41,8 +41,6 @@ class Device {
   // Kernels and copies of one stream run in order. The copy stream carries expert weights beside the compute stream.
   virtual Stream& compute() = 0;
   virtual Stream& copy() = 0;
-  // For short kernels beside those of the compute stream; the same stream where that gains nothing.
-  virtual Stream& side() { return compute(); }
 
   // 256-byte aligned memory of this device. Throws InputError naming `what`, the bytes asked for and the bytes left.
   virtual std::byte* Allocate(std::size_t bytes, std::string_view what) = 0;

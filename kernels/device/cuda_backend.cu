@@ -87,7 +87,7 @@ class CudaGraph : public Graph {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(int index, std::size_t limit) : index_(index), table_(MakeCudaTable(CudaProfile(index))), compute_(index), copy_(index), side_(index) {
+  CudaDevice(int index, std::size_t limit) : index_(index), table_(MakeCudaTable(CudaProfile(index))), compute_(index), copy_(index) {
     CheckCuda(cudaGetDeviceProperties(&properties_, index), "device properties");
     std::size_t free = 0, total = 0;
     CheckCuda(cudaMemGetInfo(&free, &total), "device memory");
@@ -102,7 +102,6 @@ class CudaDevice : public Device {
   const KernelTable& kernels() const override { return table_; }
   Stream& compute() override { return compute_; }
   Stream& copy() override { return copy_; }
-  Stream& side() override { return side_; }
 
   std::byte* Allocate(std::size_t bytes, std::string_view what) override {
     if (used_ + bytes > limit_) {
@@ -158,7 +157,7 @@ class CudaDevice : public Device {
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
   }
-  std::int64_t memory_epoch() const override { return compute_.epoch() + side_.epoch(); }
+  std::int64_t memory_epoch() const override { return compute_.epoch(); }
 
  private:
   void Select() { CheckCuda(cudaSetDevice(index_), "device selection"); }
@@ -171,7 +170,7 @@ class CudaDevice : public Device {
   cudaDeviceProp properties_{};
   std::size_t limit_ = 0, used_ = 0;
   KernelTable table_;
-  CudaStream compute_, copy_, side_;
+  CudaStream compute_, copy_;
   cudaEvent_t event_ = nullptr;
   std::map<std::byte*, std::size_t> allocations_;
 };
