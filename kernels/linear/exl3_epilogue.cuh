@@ -29,6 +29,30 @@ __device__ inline void ButterflyWarp(float (&x)[4]) {
   for (int r = 0; r < 4; ++r) x[r] = contract::Mul(x[r], kScale);
 }
 
+// The first `count` of four values to y, in one store where all are wanted and y is aligned.
+__device__ inline void StoreBF16(std::uint16_t* y, const float (&v)[4], int count) {
+  if (count == 4 && reinterpret_cast<std::uintptr_t>(y) % 8 == 0) {
+    const auto pair = [](float low, float high) { return BF16Bits(low) | static_cast<std::uint32_t>(BF16Bits(high)) << 16; };
+    *reinterpret_cast<uint2*>(y) = make_uint2(pair(v[0], v[1]), pair(v[2], v[3]));
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    if (r < count) y[r] = BF16Bits(v[r]);
+  }
+}
+
+__device__ inline void StoreFP32(float* y, const float (&v)[4], int count) {
+  if (count == 4 && reinterpret_cast<std::uintptr_t>(y) % 16 == 0) {
+    *reinterpret_cast<float4*>(y) = make_float4(v[0], v[1], v[2], v[3]);
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    if (r < count) y[r] = v[r];
+  }
+}
+
 // One row's 128 columns by one warp: v[r] holds the folded sum of column `first + 4*lane + r`. `z`: the row's correction (family I).
 template <bool kInteger>
 __device__ void FinishRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t first, float z, float (&v)[4]) {
@@ -37,16 +61,18 @@ __device__ void FinishRow(const Exl3Call& call, const Exl3Job& job, int part, st
     for (float& value : v) value = contract::Fma(value, 1774.0f * 0x1p-18f, -z);
   }
   ButterflyWarp(v);
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const std::int64_t column = first + 4 * (threadIdx.x & 31) + r;
-    if (column >= call.out_features) continue;
-    float value = contract::Mul(v[r], job.output_scale[column]);
-    if (job.bias) value = contract::Add(value, job.bias[column]);
-    const std::int64_t at = part * call.y_part + row * call.y_stride + column;
-    if (call.y_bf16) call.y_bf16[at] = BF16Bits(value);
-    else call.y_fp32[at] = value;
+  const std::int64_t column = first + 4 * (threadIdx.x & 31);
+  const auto four = [column](const float* values) { return *reinterpret_cast<const float4*>(values + column); };
+  const float4 scale = four(job.output_scale);
+  v[0] = contract::Mul(v[0], scale.x), v[1] = contract::Mul(v[1], scale.y), v[2] = contract::Mul(v[2], scale.z), v[3] = contract::Mul(v[3], scale.w);
+  if (job.bias) {
+    const float4 bias = four(job.bias);
+    v[0] = contract::Add(v[0], bias.x), v[1] = contract::Add(v[1], bias.y), v[2] = contract::Add(v[2], bias.z), v[3] = contract::Add(v[3], bias.w);
   }
+  const std::int64_t at = part * call.y_part + row * call.y_stride + column;
+  const int count = static_cast<int>(max(std::int64_t{0}, min(std::int64_t{4}, call.out_features - column)));
+  if (call.y_bf16) StoreBF16(call.y_bf16 + at, v, count);
+  else StoreFP32(call.y_fp32 + at, v, count);
 }
 
 }  // namespace lockstep::kernels
