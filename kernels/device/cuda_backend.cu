@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention/attention_cuda.h"
@@ -12,6 +15,7 @@
 #include "kernels/device/backend.h"
 #include "kernels/device/cuda_profile.h"
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/launch.cuh"
 #include "kernels/device/profile_kernel.h"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/expert_ffn/expert_ffn_cuda.h"
@@ -207,6 +211,21 @@ CudaStream::CudaStream(int device) : device_(device) {
   cudaFuncAttributes code;
   CheckCuda(cudaFuncGetAttributes(&code, CodeKernel), "code for this device");
   overlaps_ = code.ptxVersion >= 90;
+  CheckCuda(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device), "device properties");
+  CheckCuda(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), "device properties");
+}
+
+void AllowShared(const void* kernel, int device) {
+  static std::mutex mutex;
+  static std::set<std::pair<const void*, int>> allowed;
+  const std::lock_guard lock(mutex);
+  if (!allowed.insert({kernel, device}).second) return;
+  int bytes = 0;
+  CheckCuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "device properties");
+  cudaFuncAttributes attributes;
+  CheckCuda(cudaFuncGetAttributes(&attributes, kernel), "kernel attributes");
+  bytes -= static_cast<int>(attributes.sharedSizeBytes);
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory of a kernel");
 }
 
 CudaStream::~CudaStream() {

@@ -28,6 +28,8 @@ class CudaStream : public Stream {
 
   cudaStream_t handle() const { return handle_; }
   int device() const { return device_; }
+  int processors() const { return processors_; }      // multiprocessors of the device
+  int shared_bytes() const { return shared_bytes_; }  // shared memory of one, for all its blocks together
   // Whether kernels can wait for those before them (launch.cuh): their code is of sm_90 or newer.
   bool overlaps() const { return overlaps_; }
   // Device memory for one kernel call's intermediate results: valid until the next call of Scratch with the same slot, work of this
@@ -44,7 +46,7 @@ class CudaStream : public Stream {
   bool capturing() const;
 
   static constexpr int kSlots = 12;
-  int device_;
+  int device_, processors_ = 0, shared_bytes_ = 0;
   bool overlaps_ = false;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_[kSlots] = {};

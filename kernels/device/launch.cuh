@@ -24,6 +24,13 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::siz
   CheckCuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), "kernel launch");
 }
 
+// Lets the launches of a kernel on a device have all the shared memory that a block can get. Costs a call of the driver once.
+void AllowShared(const void* kernel, int device);
+template <class... Parameters>
+void AllowShared(void (*kernel)(Parameters...), int device) {
+  AllowShared(reinterpret_cast<const void*>(kernel), device);
+}
+
 #if defined(__CUDACC__)
 // Lets the blocks of the next kernel start.
 __device__ inline void StartNextKernel() {

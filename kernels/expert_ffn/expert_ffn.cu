@@ -16,7 +16,7 @@ enum Slot { kGateUpSlot = 6 };
 __global__ void SwigluKernel(std::uint16_t* gate, const std::uint16_t* up, std::int64_t count, std::int64_t width, const float* weight, float limit) {
   const std::int64_t at = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
   if (at >= count) return;
-  gate[at] = Swiglu(BF16Value(gate[at]), BF16Value(up[at]), weight ? weight + at / width : nullptr, limit);
+  gate[at] = Swiglu(BF16Value(gate[at]), BF16Value(up[at]), weight ? weight[at / width] : 1.0f, limit);
 }
 
 // What a call's buffers need to know of its jobs.
@@ -45,15 +45,13 @@ Jobs Describe(const ExpertFfnArgs& a) {
   return jobs;
 }
 
-// The jobs' matrices `first` and, if not null, `second`.
-GroupedLinear Group(const ExpertFfnArgs& a, const LinearSpec ExpertSpec::*first, const LinearSpec ExpertSpec::*second) {
+// The jobs' matrices `of`, a part each.
+GroupedLinear Group(const ExpertFfnArgs& a, const std::vector<const LinearSpec ExpertSpec::*>& of) {
   GroupedLinear g;
-  g.parts = second ? 2 : 1;
   g.overflow = a.overflow;
   if (a.table) {
     g.table = a.table;
-    g.part_of[0] = first;
-    g.part_of[1] = second;
+    g.part_of = of;
     g.groups = a.groups;
     g.max_pairs = a.max_pairs;
     g.max_group = std::min(a.max_pairs, a.max_group);
@@ -61,10 +59,8 @@ GroupedLinear Group(const ExpertFfnArgs& a, const LinearSpec ExpertSpec::*first,
   }
   for (std::int64_t j = 0; j < a.num_jobs; ++j) {
     const ExpertJob& job = a.jobs[j];
-    g.specs.push_back(&(job.spec->*first));
-    g.blobs.push_back(job.blob);
-    if (second) {
-      g.specs.push_back(&(job.spec->*second));
+    for (const auto part : of) {
+      g.specs.push_back(&(job.spec->*part));
       g.blobs.push_back(job.blob);
     }
     if (job.rows > 0) g.runs.push_back({static_cast<std::int32_t>(j), job.begin, job.rows});
@@ -78,18 +74,13 @@ void RunExpertFfn(Stream& s, const ExpertFfnArgs& a) {
   if (jobs.rows == 0) return;
   const std::int64_t values = jobs.rows * jobs.width;
   auto* gate = reinterpret_cast<std::uint16_t*>(stream.Scratch(kGateUpSlot, static_cast<std::size_t>(2 * values) * sizeof(std::uint16_t)));
-  GroupedLinear gate_up = Group(a, &ExpertSpec::gate, &ExpertSpec::up);
-  gate_up.x = a.x;
-  gate_up.x_stride = a.hidden;
+  GroupedLinear gate_up = Group(a, {&ExpertSpec::gate, &ExpertSpec::up});
   gate_up.x_index = a.token;
-  gate_up.y_bf16 = gate;
-  gate_up.y_stride = jobs.width;
-  gate_up.y_part = values;
+  gate_up.part = {{a.x, a.hidden, gate, nullptr, jobs.width}, {a.x, a.hidden, gate + values, nullptr, jobs.width}};
   RunGroupedLinear(stream, gate_up);
 
-  GroupedLinear down = Group(a, &ExpertSpec::down, nullptr);
-  down.x = gate;
-  down.x_stride = jobs.width;
+  GroupedLinear down = Group(a, {&ExpertSpec::down});
+  down.part = {{gate, jobs.width, a.y, nullptr, a.hidden}};
   if (jobs.all_down_exl3) {
     down.up = gate + values;
     down.weight = a.weight;
@@ -98,8 +89,6 @@ void RunExpertFfn(Stream& s, const ExpertFfnArgs& a) {
     SwigluKernel<<<Blocks(values, 256), 256, 0, stream.handle()>>>(gate, gate + values, values, jobs.width, a.weight, a.limit);
     CheckLaunch("swiglu");
   }
-  down.y_bf16 = a.y;
-  down.y_stride = a.hidden;
   RunGroupedLinear(stream, down);
 }
 

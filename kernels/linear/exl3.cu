@@ -1,8 +1,9 @@
 // EXL3 linears on the device, host side: the jobs of a call sorted into launches, and the memory that these share.
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <set>
-#include <tuple>
+#include <utility>
 
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn.h"
@@ -20,67 +21,78 @@ int CodeRows(TileSize size) { return size == TileSize::kSmall ? kExl3SmallSlots 
 int Terms(Exl3Form form) { return form == Exl3Form::kInt16 ? 2 : 1; }
 int RowsOf(TileSize size, Exl3Form form) { return CodeRows(size) / Terms(form); }
 
-// Jobs that one launch can serve. Small tiles: any rate and codebook of a form.
+// Jobs that one launch can serve, whatever their outputs. Small tiles: any rate and codebook of a form.
 struct LaunchKey {
-  std::int32_t in = 0, out = 0, in_features = 0, out_features = 0;
+  std::int32_t in = 0, in_features = 0;
   Exl3Form form = Exl3Form::kInt8;
-  bool operator<(const LaunchKey& o) const {
-    return std::tie(in, out, in_features, out_features, form) < std::tie(o.in, o.out, o.in_features, o.out_features, o.form);
-  }
+  auto operator<=>(const LaunchKey&) const = default;
 };
 
-LaunchKey KeyOf(const LinearSpec& s) { return {s.in_padded, s.out_padded, s.in_features, s.out_features, FormOf(Exl3JobOf(s, nullptr))}; }
+LaunchKey KeyOf(const LinearSpec& s) { return {s.in_padded, s.in_features, FormOf(Exl3JobOf(s, nullptr))}; }
+
+// What the jobs of a launch are like: their rates (codebook, twice the bits), and the widest of them.
+struct LaunchJobs {
+  std::set<std::pair<Codebook, int>> rates;
+  std::int32_t max_out = 0;
+};
 
 // A call's common part.
-Exl3Call CallOf(const GroupedLinear& g, const LaunchKey& key) {
+Exl3Call CallOf(const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& jobs) {
+  static_assert(kMaxLinearParts == kExl3Parts);
   Exl3Call call;
   call.tiles.form = key.form;
-  call.tiles.parts = g.parts;
-  call.input = {g.x, g.x_stride, g.x_index, g.up, g.weight, g.limit};
+  call.tiles.parts = g.parts();
+  for (int p = 0; p < g.parts(); ++p) {
+    const LinearPart& part = g.part[static_cast<std::size_t>(p)];
+    call.parts[p] = {part.x, part.x_stride, part.y_bf16, part.y_fp32, part.y_stride};
+  }
+  call.input = {g.x_index, g.up, g.weight, g.limit};
   call.in = key.in;
-  call.out = key.out;
   call.in_features = key.in_features;
-  call.out_features = key.out_features;
-  call.y_bf16 = g.y_bf16;
-  call.y_fp32 = g.y_fp32;
-  call.y_stride = g.y_stride;
-  call.y_part = g.y_part;
+  call.out = jobs.max_out;
   call.overflow = g.overflow;
   return call;
 }
 
-void SetMemory(CudaStream& stream, TileSize size, Exl3Call* call) {
+// Memory of prepared rows.
+void SetCodes(CudaStream& stream, bool small, Exl3Call* call) {
   const auto slots = static_cast<std::size_t>(call->tiles.slots()), blocks = static_cast<std::size_t>(call->in / 128);
-  const std::size_t code_bytes = size == TileSize::kSmall && call->tiles.form != Exl3Form::kHalf ? 4 : 2;
+  const std::size_t code_bytes = small && call->tiles.form != Exl3Form::kHalf ? 4 : 2;
   call->codes = stream.Scratch(kLinearCodes, slots * static_cast<std::size_t>(call->terms() * call->in) * code_bytes);
   std::byte* rows = stream.Scratch(kLinearScales, blocks * slots * sizeof(ScaleSum) + slots * sizeof(float));
   call->scale_sums = reinterpret_cast<ScaleSum*>(rows);
   call->scales = reinterpret_cast<float*>(rows);
   call->z = reinterpret_cast<float*>(rows + blocks * slots * sizeof(ScaleSum));
-  if (size != TileSize::kSmall) return;
+}
+
+// Memory of small tiles' segments.
+void SetPartial(CudaStream& stream, Exl3Call* call) {
   const auto outputs = static_cast<std::size_t>(call->tiles.parts * call->tiles.count * (call->out / kExl3Columns));
-  call->partial = reinterpret_cast<float*>(
-      stream.Scratch(kLinearPartial, outputs * 4 * static_cast<std::size_t>(call->tiles.tile_rows) * kExl3Columns * sizeof(float)));
+  const auto floats = static_cast<std::size_t>(SmallPartialFloats(call->tiles.tile_rows));
+  call->partial = reinterpret_cast<float*>(stream.Scratch(kLinearPartial, outputs * floats * sizeof(float)));
   call->arrivals = reinterpret_cast<std::int32_t*>(stream.ZeroedScratch(outputs * sizeof(std::int32_t)));
 }
 
-// Codebooks and rates (twice the bits) among the jobs of a launch.
-using Rates = std::set<std::pair<Codebook, int>>;
-
-// Prepares the rows, then multiplies: small tiles in one launch for all rates, large ones in a launch a rate.
-void Launch(CudaStream& stream, TileSize size, const Rates& rates, Exl3Call* call) {
-  SetMemory(stream, size, call);
-  LaunchExl3Prepare(*call, size != TileSize::kSmall, stream);
-  const bool half = call->tiles.form == Exl3Form::kHalf;
-  if (size == TileSize::kSmall) {
-    int max_bits = 0;
-    for (const auto& [codebook, bits_x2] : rates) max_bits = std::max(max_bits, bits_x2);
-    if (half) LaunchExl3SmallHalf(*call, max_bits, stream);
-    else LaunchExl3SmallInteger(*call, max_bits, stream);
-    return;
+// Small tiles: one launch for all rates, after one that prepares the rows if they are many.
+void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
+  SetPartial(stream, call);
+  call->prepared = call->max_tile_rows > kExl3OwnRows;
+  if (call->prepared) {
+    SetCodes(stream, true, call);
+    LaunchExl3Prepare(*call, false, stream);
   }
-  for (const auto& [codebook, bits_x2] : rates) {
-    if (half) LaunchExl3LargeHalf(*call, CodeRows(size), codebook, bits_x2, stream.handle());
+  int max_bits = 0;
+  for (const auto& [codebook, bits_x2] : jobs.rates) max_bits = std::max(max_bits, bits_x2);
+  if (call->tiles.form == Exl3Form::kHalf) LaunchExl3SmallHalf(*call, max_bits, stream);
+  else LaunchExl3SmallInteger(*call, max_bits, stream);
+}
+
+// Large tiles: prepares the rows, then a launch a rate.
+void LaunchLarge(CudaStream& stream, TileSize size, const LaunchJobs& jobs, Exl3Call* call) {
+  SetCodes(stream, false, call);
+  LaunchExl3Prepare(*call, true, stream);
+  for (const auto& [codebook, bits_x2] : jobs.rates) {
+    if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, CodeRows(size), codebook, bits_x2, stream.handle());
     else LaunchExl3LargeInteger(*call, CodeRows(size), bits_x2, stream.handle());
   }
 }
@@ -110,10 +122,8 @@ void SplitRun(const RowRun& run, Exl3Form form, std::vector<RowTile> (&tiles)[3]
   }
 }
 
-bool operator==(const LaunchKey& a, const LaunchKey& b) { return !(a < b) && !(b < a); }
-
 // Launches of the host's jobs that have `key` in some part.
-void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const Rates& rates) {
+void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& of_key) {
   std::vector<Exl3Job> jobs;
   for (std::size_t i = 0; i < g.specs.size(); ++i) {
     const bool member = g.specs[i]->kind == LinearSpec::Kind::kExl3 && KeyOf(*g.specs[i]) == key;
@@ -121,23 +131,24 @@ void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& ke
   }
   std::vector<RowTile> tiles[3];
   for (const RowRun& run : g.runs) {
-    const Exl3Job* job = &jobs[static_cast<std::size_t>(run.job * g.parts)];
-    if (std::any_of(job, job + g.parts, [](const Exl3Job& part) { return part.bits_x2 > 0; })) SplitRun(run, key.form, tiles);
+    const Exl3Job* job = &jobs[static_cast<std::size_t>(run.job * g.parts())];
+    if (std::any_of(job, job + g.parts(), [](const Exl3Job& part) { return part.bits_x2 > 0; })) SplitRun(run, key.form, tiles);
   }
   for (TileSize size : {TileSize::kSmall, TileSize::kLarge64, TileSize::kLarge128}) {
     const std::vector<RowTile>& of_size = tiles[static_cast<int>(size)];
     if (of_size.empty()) continue;
-    Exl3Call call = CallOf(g, key);
+    Exl3Call call = CallOf(g, key, of_key);
     call.tiles.tile_rows = RowsOf(size, key.form);
     for (const RowTile& tile : of_size) call.max_tile_rows = std::max(call.max_tile_rows, tile.rows);
     SetTiles(stream, jobs, of_size, &call.tiles);
-    Launch(stream, size, rates, &call);
+    if (size == TileSize::kSmall) LaunchSmall(stream, of_key, &call);
+    else LaunchLarge(stream, size, of_key, &call);
   }
 }
 
 // Launches of the device's jobs that have `key`, all as small tiles.
-void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const Rates& rates) {
-  Exl3Call call = CallOf(g, key);
+void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& of_key) {
+  Exl3Call call = CallOf(g, key, of_key);
   const ExpertTable& table = *g.table;
   DeviceExperts& experts = call.tiles.experts;
   call.tiles.tile_rows = RowsOf(TileSize::kSmall, key.form);
@@ -146,29 +157,32 @@ void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& 
   experts.form_X = table.form_X;
   experts.forms = reinterpret_cast<const std::byte*>(table.forms);
   experts.form_bytes = sizeof(ExpertSpec);
-  for (int p = 0; p < g.parts; ++p) {
+  for (std::size_t p = 0; p < g.part_of.size(); ++p) {
     experts.spec_offset[p] = reinterpret_cast<const std::byte*>(&(table.host_forms->*g.part_of[p])) - reinterpret_cast<const std::byte*>(table.host_forms);
   }
   experts.groups = g.groups;
   experts.tiles_per_group = static_cast<std::int32_t>((g.max_group + call.tiles.tile_rows - 1) / call.tiles.tile_rows);
   call.tiles.count = std::min<std::int64_t>(g.max_pairs, table.experts) * experts.tiles_per_group;
-  Launch(stream, TileSize::kSmall, rates, &call);
+  LaunchSmall(stream, of_key, &call);
 }
 
 }  // namespace
 
 void RunGroupedExl3(CudaStream& stream, const GroupedLinear& g) {
-  std::map<LaunchKey, Rates> launches;
+  std::map<LaunchKey, LaunchJobs> launches;
   const auto add = [&](const LinearSpec& spec) {
-    if (spec.kind == LinearSpec::Kind::kExl3) launches[KeyOf(spec)].insert({spec.codebook, spec.bits_x2});
+    if (spec.kind != LinearSpec::Kind::kExl3) return;
+    LaunchJobs& jobs = launches[KeyOf(spec)];
+    jobs.rates.insert({spec.codebook, spec.bits_x2});
+    jobs.max_out = std::max(jobs.max_out, spec.out_padded);
   };
   for (const LinearSpec* spec : g.specs) add(*spec);
   for (int f = 0; g.table && f < g.table->num_forms; ++f) {
-    for (int p = 0; p < g.parts; ++p) add(g.table->host_forms[f].*g.part_of[p]);
+    for (const auto part : g.part_of) add(g.table->host_forms[f].*part);
   }
-  for (const auto& [key, rates] : launches) {
-    if (g.table) RunDeviceJobs(stream, g, key, rates);
-    else RunHostJobs(stream, g, key, rates);
+  for (const auto& [key, jobs] : launches) {
+    if (g.table) RunDeviceJobs(stream, g, key, jobs);
+    else RunHostJobs(stream, g, key, jobs);
   }
 }
 

@@ -1,5 +1,5 @@
-// EXL3 linears on the device: what the kernels of a call share. A call prepares its rows (exl3_prepare.cu), then multiplies: tiles of few rows
-// by exl3_small.cuh, tiles of many by exl3_large.cuh. Contract: docs/numerics.md section 4.
+// EXL3 linears on the device: what the kernels of a call share. Tiles of one or two rows are one launch (exl3_small.cuh). Of more: a call prepares
+// its rows (exl3_prepare.cu), then multiplies, up to eight rows by exl3_small.cuh, many by exl3_large.cuh. Contract: docs/numerics.md section 4.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -22,6 +22,7 @@ struct Exl3Job {
   const float* bias = nullptr;  // null: none
   std::int32_t bits_x2 = 0;
   std::int32_t act_limit = 0;
+  std::int32_t out = 0, out_features = 0;  // padded; stored
   Codebook codebook = Codebook::kMul1;
 
   __host__ __device__ bool integer() const { return codebook == Codebook::kMul1 && act_limit > 0; }
@@ -34,6 +35,8 @@ __host__ __device__ inline Exl3Job Exl3JobOf(const LinearSpec& spec, const std::
           spec.has_bias ? reinterpret_cast<const float*>(blob + spec.bias) : nullptr,
           spec.bits_x2,
           spec.act_limit,
+          spec.out_padded,
+          spec.out_features,
           spec.codebook};
 }
 
@@ -51,13 +54,15 @@ __host__ __device__ inline Exl3Form FormOf(const Exl3Job& job) {
   return !job.integer() ? Exl3Form::kHalf : job.act_limit > 127 ? Exl3Form::kInt16 : Exl3Form::kInt8;
 }
 
+inline constexpr int kExl3Parts = 8;  // of a call
+
 // The experts of a layer as they lie on the device (ExpertTable of kernels/expert_ffn), and the part of each that a call multiplies by.
 struct DeviceExperts {
   const std::byte* const* blob_X = nullptr;  // null: the host made the jobs
   const std::int32_t* form_X = nullptr;
   const std::byte* forms = nullptr;  // ExpertSpec array
   std::int64_t form_bytes = 0;
-  std::int64_t spec_offset[2] = {0, 0};  // of a part's LinearSpec in an ExpertSpec
+  std::int64_t spec_offset[kExl3Parts] = {};  // of a part's LinearSpec in an ExpertSpec
   PairGroups groups;
   std::int32_t tiles_per_group = 0;
 };
@@ -90,18 +95,18 @@ struct Exl3Tiles {
     return job->bits_x2 > 0 && FormOf(*job) == form;
   }
 
+  // Loads that do not need each other stand together, before any branch: their latencies overlap.
   __device__ bool FindExpert(std::int64_t index, int part, RowTile* tile, Exl3Job* job) const {
-    const std::int64_t group = index / experts.tiles_per_group;
-    if (group >= *experts.groups.num_active) return false;
-    const std::int32_t expert = experts.groups.active_X[group];
-    const std::int32_t first = static_cast<std::int32_t>(index % experts.tiles_per_group) * tile_rows;
-    const std::int32_t rows = experts.groups.count_X[expert] - first;
-    if (rows <= 0) return false;
-    *tile = {expert, rows < tile_rows ? rows : tile_rows, experts.groups.begin_X[expert] + first};
-    const std::byte* form_at = experts.forms + experts.form_X[expert] * experts.form_bytes;
-    const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(form_at + experts.spec_offset[part]);
-    *job = Exl3JobOf(spec, experts.blob_X[expert]);
-    return spec.kind == LinearSpec::Kind::kExl3;
+    const auto group = static_cast<std::int32_t>(index) / experts.tiles_per_group;
+    const std::int32_t active = *experts.groups.num_active, named = experts.groups.active_X[group];
+    const std::int32_t expert = group < active ? named : 0;
+    const std::int32_t first = (static_cast<std::int32_t>(index) - group * experts.tiles_per_group) * tile_rows;
+    const std::int32_t rows = experts.groups.count_X[expert] - first, begin = experts.groups.begin_X[expert] + first;
+    const std::byte* blob = experts.blob_X[expert];
+    const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(experts.forms + experts.form_X[expert] * experts.form_bytes + experts.spec_offset[part]);
+    *tile = {expert, rows < tile_rows ? rows : tile_rows, begin};
+    *job = Exl3JobOf(spec, blob);
+    return group < active && rows > 0 && spec.kind == LinearSpec::Kind::kExl3;
   }
 #endif
 
@@ -110,12 +115,19 @@ struct Exl3Tiles {
   __host__ __device__ std::int64_t slots() const { return parts * count * tile_rows; }
 };
 
-// Where the input of a row comes from: row `index` of x, or the clamped SwiGLU of gate and up.
+// What a part has of its own: its rows, and where the results go. With Exl3Input::up, x is the gate.
+struct Exl3Part {
+  const std::uint16_t* x = nullptr;  // bf16 rows
+  std::int64_t x_stride = 0;
+  std::uint16_t* y_bf16 = nullptr;  // exactly one of these
+  float* y_fp32 = nullptr;
+  std::int64_t y_stride = 0;
+};
+
+// What all parts' inputs share.
 struct Exl3Input {
-  const std::uint16_t* x = nullptr;  // bf16 rows; or the gate
-  std::int64_t stride = 0;
-  const std::int32_t* index = nullptr;  // [rows] or null: row r
-  const std::uint16_t* up = nullptr;    // not null: x[r] = bf16([weight *] silu(min(gate, limit)) * clamp(up, -limit, limit))
+  const std::int32_t* index = nullptr;  // row r of a part is row index[r] of x; null: row r
+  const std::uint16_t* up = nullptr;    // not null: x[r] = bf16([weight *] silu(min(gate, limit)) * clamp(up, -limit, limit)), one part
   const float* weight = nullptr;        // [rows] or null
   float limit = 0.0f;                   // 0: no clamp
 };
@@ -128,14 +140,12 @@ struct __align__(8) ScaleSum {
 
 struct Exl3Call {
   Exl3Tiles tiles;
+  Exl3Part parts[kExl3Parts];
   Exl3Input input;
-  std::int64_t in = 0, out = 0;  // padded
-  std::int64_t in_features = 0, out_features = 0;
-  std::uint16_t* y_bf16 = nullptr;  // exactly one of these
-  float* y_fp32 = nullptr;
-  std::int64_t y_stride = 0;
-  std::int32_t max_tile_rows = 0;  // no tile has more rows; at most tiles.tile_rows
-  std::int64_t y_part = 0;  // elements from one part's y to the next
+  std::int64_t in = 0, in_features = 0;  // padded; stored
+  std::int64_t out = 0;                  // the widest job's, padded
+  std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
+  bool prepared = true;                  // false: the product prepares the rows itself
   std::int32_t* overflow = nullptr;
 
   // Prepared rows. Small tiles, per slot and tile of 16 inputs, in the order of RunReader's lanes: for each q the inputs 2q, 2q+1, 2q+8, 2q+9;
@@ -144,15 +154,20 @@ struct Exl3Call {
   std::byte* codes = nullptr;
   ScaleSum* scale_sums = nullptr;  // small tiles: [slots][in/128]
   float* scales = nullptr;         // large tiles: [in/128][slots]
-  float* z = nullptr;              // [slots], the affine correction
-  float* partial = nullptr;        // small tiles: [part, tile][out/128][4 segments][tile_rows][128]
+  float* z = nullptr;              // large tiles: [slots], the affine correction
+  float* partial = nullptr;        // small tiles: [part, tile][out/128]: sums [4 segments][tile_rows][128], corrections [4 segments][tile_rows]
   std::int32_t* arrivals = nullptr;  // [part, tile][out/128], zero between calls
 
   __host__ __device__ int terms() const { return tiles.form == Exl3Form::kInt16 ? 2 : 1; }
 };
+static_assert(sizeof(Exl3Call) <= 4096 - 64);  // a kernel's parameters
 
+inline constexpr int kExl3OwnRows = 2;      // rows that a product prepares itself: more, and one launch for all its blocks is cheaper
 inline constexpr int kExl3Columns = 128;    // outputs of a block: one Hadamard block
 inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n of an m16n8 product
+
+// Floats of Exl3Call::partial for 128 outputs of a small tile.
+__host__ __device__ inline std::int64_t SmallPartialFloats(std::int64_t tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
 
 // Each runs over all tiles of the call. Defined in the .cu files named after them.
 void LaunchExl3Prepare(const Exl3Call& call, bool large, CudaStream& stream);

@@ -69,10 +69,11 @@ __device__ void FinishRow(const Exl3Call& call, const Exl3Job& job, int part, st
     const float4 bias = four(job.bias);
     v[0] = contract::Add(v[0], bias.x), v[1] = contract::Add(v[1], bias.y), v[2] = contract::Add(v[2], bias.z), v[3] = contract::Add(v[3], bias.w);
   }
-  const std::int64_t at = part * call.y_part + row * call.y_stride + column;
-  const int count = static_cast<int>(max(std::int64_t{0}, min(std::int64_t{4}, call.out_features - column)));
-  if (call.y_bf16) StoreBF16(call.y_bf16 + at, v, count);
-  else StoreFP32(call.y_fp32 + at, v, count);
+  const Exl3Part& to = call.parts[part];
+  const std::int64_t at = row * to.y_stride + column;
+  const int count = static_cast<int>(max(std::int64_t{0}, min(std::int64_t{4}, job.out_features - column)));
+  if (to.y_bf16) StoreBF16(to.y_bf16 + at, v, count);
+  else StoreFP32(to.y_fp32 + at, v, count);
 }
 
 }  // namespace lockstep::kernels

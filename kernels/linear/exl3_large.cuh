@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kLargeThreads, kSlots == 64 ? 2 : 1) Exl3Large
   const int part = static_cast<int>(blockIdx.z);
   RowTile tile;
   Exl3Job job;
-  if (!call.tiles.Find(index, part, &tile, &job)) return;
+  if (!call.tiles.Find(index, part, &tile, &job) || blockIdx.x * kExl3Columns >= job.out) return;
   if (job.bits_x2 != kB2 || (kWeight != WeightForm::kMul1Integer && job.codebook != CodebookOf(kWeight))) return;
   LargeProduct<kB2, kSlots, kWeight, kTerms>(call, job, tile, part, call.tiles.SlotOf(index, part), blockIdx.x * std::int64_t{kExl3Columns});
 }

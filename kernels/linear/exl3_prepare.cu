@@ -1,11 +1,8 @@
-// The input side of EXL3 linears: sign, butterfly and codes of every row (docs/numerics.md section 4), in the order that the products read.
+// The input side of EXL3 linears of more than two rows: sign, butterfly and codes of every row, in the order that the products read.
 #include <algorithm>
 
-#include "kernels/contract/segments.h"
 #include "kernels/device/launch.cuh"
-#include "kernels/kv_rows/kv_codec.cuh"
-#include "kernels/linear/exl3_epilogue.cuh"
-#include "kernels/linear/swiglu.cuh"
+#include "kernels/linear/exl3_codes.cuh"
 
 namespace lockstep::kernels {
 namespace {
@@ -13,121 +10,45 @@ namespace {
 // Warps of a row: many where one row's time counts, few where the rows' number fills the device.
 constexpr int kSmallWarpsARow = 16, kLargeWarpsARow = 4;
 
-// Four bf16 values from k on; zeros from `n` on.
-__device__ void LoadFour(const std::uint16_t* row, std::int64_t k, std::int64_t n, float (&v)[4]) {
-  if (k + 4 <= n && reinterpret_cast<std::uintptr_t>(row + k) % 8 == 0) {
-    const uint2 bits = *reinterpret_cast<const uint2*>(row + k);
-    v[0] = __uint_as_float(bits.x << 16), v[1] = __uint_as_float(bits.x & 0xffff0000u);
-    v[2] = __uint_as_float(bits.y << 16), v[3] = __uint_as_float(bits.y & 0xffff0000u);
-    return;
-  }
-#pragma unroll
-  for (int r = 0; r < 4; ++r) v[r] = k + r < n ? BF16Value(row[k + r]) : 0.0f;
-}
-
-// Inputs k .. k+3 of a row.
-__device__ void LoadInput(const Exl3Call& call, std::int64_t row, std::int64_t k, float (&v)[4]) {
-  const Exl3Input& input = call.input;
-  const std::int64_t at = (input.index ? input.index[row] : row) * input.stride;
-  LoadFour(input.x + at, k, call.in_features, v);
-  if (!input.up) return;
-  float up[4];
-  LoadFour(input.up + at, k, call.in_features, up);
-  const float* weight = input.weight ? input.weight + row : nullptr;
-#pragma unroll
-  for (int r = 0; r < 4; ++r) v[r] = BF16Value(Swiglu(v[r], up[r], weight, input.limit));
-}
-
-__device__ std::uint32_t PairBits(__half low, __half high) {
-  return static_cast<std::uint32_t>(__half_as_ushort(low)) | (static_cast<std::uint32_t>(__half_as_ushort(high)) << 16);
-}
-
-// The lane's four fp16 values, inputs 4*lane.. of 128-block `block` of code row `slot`.
-template <bool kLarge>
-__device__ void StoreHalves(const Exl3Call& call, std::int64_t code_slots, std::int64_t slot, std::int64_t block, const __half (&v)[4]) {
+// The lane's four fp16 values of 128-block `block` of code row `slot` of a large tile.
+__device__ void StoreLarge(const Exl3Call& call, std::int64_t slot, std::int64_t block, const __half (&v)[4]) {
   const int lane = threadIdx.x & 31;
-  const std::uint32_t first = PairBits(v[0], v[1]), second = PairBits(v[2], v[3]);
-  if constexpr (kLarge) {
-    const std::int64_t k64 = 2 * block + lane / 16;
-    const int chunk = (lane % 16 / 2) ^ static_cast<int>(slot & 7);
-    *reinterpret_cast<uint2*>(call.codes + (k64 * code_slots + slot) * 128 + chunk * 16 + (lane & 1) * 8) = make_uint2(first, second);
-  } else {
-    // Tile lane/4 of the block; pairs q = 2*(lane%2) and the next, of the lower or upper eight inputs.
-    auto* tile = reinterpret_cast<std::uint32_t*>(call.codes) + (slot * (call.in / 16) + block * 8 + lane / 4) * 8;
-    const int at = (lane & 1) * 4 + (lane % 4) / 2;
-    tile[at] = first;
-    tile[at + 2] = second;
-  }
+  const std::int64_t k64 = 2 * block + lane / 16;
+  const int chunk = (lane % 16 / 2) ^ static_cast<int>(slot & 7);
+  const std::int64_t code_row = k64 * call.terms() * call.tiles.slots() + slot;
+  *reinterpret_cast<uint2*>(call.codes + code_row * 128 + chunk * 16 + (lane & 1) * 8) = make_uint2(PairBits(v[0], v[1]), PairBits(v[2], v[3]));
 }
 
-// The same for byte codes, each repeated four times.
-__device__ void StoreBytes(const Exl3Call& call, std::int64_t slot, std::int64_t block, const int (&code)[4]) {
-  const int lane = threadIdx.x & 31;
-  const auto repeated = [](int c) { return (static_cast<std::uint32_t>(c) & 0xffu) * 0x01010101u; };
-  auto* tile = reinterpret_cast<std::uint32_t*>(call.codes) + (slot * (call.in / 16) + block * 8 + lane / 4) * 16;
-  const int at = (lane & 1) * 8 + (lane % 4) / 2 * 2;
-  *reinterpret_cast<uint2*>(tile + at) = make_uint2(repeated(code[0]), repeated(code[1]));
-  *reinterpret_cast<uint2*>(tile + at + 4) = make_uint2(repeated(code[2]), repeated(code[3]));
+__device__ void StoreLarge(const Exl3Call& call, std::int64_t slot, std::int64_t block, const int (&code)[4]) {
+  const __half halves[4] = {__int2half_rn(code[0]), __int2half_rn(code[1]), __int2half_rn(code[2]), __int2half_rn(code[3])};
+  StoreLarge(call, slot, block, halves);
 }
 
-// t * suh rounded to fp16, butterfly, fp16. Family H.
-template <bool kLarge>
-__device__ bool PrepareHalfBlock(const Exl3Call& call, std::int64_t slot, std::int64_t block, float (&t)[4]) {
-  bool overflow = false;
-#pragma unroll
-  for (float& value : t) {
-    const __half rounded = __float2half_rn(value);
-    overflow = overflow || __hisinf(rounded);
-    value = __half2float(rounded);
+// The same as PrepareSmallBlock for large tiles.
+__device__ bool PrepareLargeBlock(const Exl3Call& call, const Exl3Job& job, const InputWords& words, std::int64_t slot, std::int64_t block,
+                                  ScaleSum* scale_sum) {
+  float t[4];
+  ScaledInput(call.input, words, t);
+  if (call.tiles.form == Exl3Form::kHalf) {
+    __half code[4];
+    const bool overflow = HalfCodes(t, code);
+    StoreLarge(call, slot, block, code);
+    return overflow;
   }
-  ButterflyWarp(t);
-  __half out[4];
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    out[r] = __float2half_rn(t[r]);
-    overflow = overflow || __hisinf(out[r]);
-  }
-  StoreHalves<kLarge>(call, call.tiles.slots(), slot, block, out);
-  return overflow;
-}
-
-// Butterfly, then integer codes with one scale. Family I. Writes the block's scale and code sum, and returns them.
-template <bool kLarge>
-__device__ ScaleSum PrepareIntegerBlock(const Exl3Call& call, std::int64_t slot, std::int64_t block, float act_limit, float (&t)[4]) {
-  ButterflyWarp(t);
-  const float top = MaxWarp(fmaxf(fmaxf(fabsf(t[0]), fabsf(t[1])), fmaxf(fabsf(t[2]), fabsf(t[3]))));
-  const bool zero = top < 0x1p-100f, two_terms = call.terms() == 2;
-  const float inverse = zero ? 0.0f : contract::Div(act_limit, top);
-  int code[4], low[4], sum = 0;
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    code[r] = zero ? 0 : static_cast<int>(fmaxf(fminf(rintf(contract::Mul(t[r], inverse)), act_limit), -act_limit));
-    sum += code[r];
-    const int high = (code[r] + 128) >> 8;  // code = 256 * high + low, low in -128 .. 127
-    low[r] = code[r] - 256 * high;
-    if (two_terms) code[r] = high;
-  }
-  const auto store = [&](std::int64_t code_slot, const int (&codes)[4]) {
-    if constexpr (kLarge) {
-      const __half halves[4] = {__int2half_rn(codes[0]), __int2half_rn(codes[1]), __int2half_rn(codes[2]), __int2half_rn(codes[3])};
-      StoreHalves<true>(call, call.terms() * call.tiles.slots(), code_slot, block, halves);
-    } else {
-      StoreBytes(call, code_slot, block, codes);
-    }
-  };
-  if (two_terms) {
-    store(2 * slot, code);
-    store(2 * slot + 1, low);
-  } else {
-    store(slot, code);
-  }
-  for (int stride = 16; stride > 0; stride /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, stride);
-  const ScaleSum result = {zero ? 0.0f : contract::Div(top, act_limit), sum};
+  int code[4], high[4], low[4];
+  const ScaleSum result = IntegerCodes(static_cast<float>(job.act_limit), t, code);
   if ((threadIdx.x & 31) == 0) {
-    if constexpr (kLarge) call.scales[block * call.tiles.slots() + slot] = result.scale;
-    else call.scale_sums[slot * (call.in / 128) + block] = result;
+    call.scales[block * call.tiles.slots() + slot] = result.scale;
+    *scale_sum = result;
   }
-  return result;
+  if (call.terms() == 1) {
+    StoreLarge(call, slot, block, code);
+    return false;
+  }
+  SplitCodes(code, high, low);
+  StoreLarge(call, 2 * slot, block, high);
+  StoreLarge(call, 2 * slot + 1, block, low);
+  return false;
 }
 
 // z * 476/2^18 of a row, by the first four lanes of a warp, a segment each.
@@ -143,37 +64,63 @@ __device__ void StoreCorrection(const Exl3Call& call, std::int64_t slot, const S
   if (lane == 0) call.z[slot] = contract::Mul(z, 476.0f * 0x1p-18f);
 }
 
-// Block (row of the tile, tile, part): a row, its 128-blocks over the warps.
-template <bool kLarge>
-__global__ void Exl3PrepareKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
-  extern __shared__ ScaleSum scale_sum[];
-  WaitForKernelsBefore();
-  StartNextKernel();  // the product looks for its jobs and fetches weights before it waits for this kernel
+// Where a block works, if it does.
+struct PreparedRow {
+  Exl3Job job;
+  std::int64_t row, slot;
+};
+
+// Block (row of the tile, tile, part).
+__device__ bool FindRow(const Exl3Call& call, std::int64_t first_tile, PreparedRow* found) {
   const std::int64_t index = first_tile + blockIdx.y;
   const int part = static_cast<int>(blockIdx.z);
   RowTile tile;
-  Exl3Job job;
-  if (!call.tiles.Find(index, part, &tile, &job) || static_cast<int>(blockIdx.x) >= tile.rows) return;
-  const std::int64_t row = tile.begin + blockIdx.x, slot = call.tiles.SlotOf(index, part) + blockIdx.x, blocks = call.in / 128;
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const bool integer = call.tiles.form != Exl3Form::kHalf;
+  if (!call.tiles.Find(index, part, &tile, &found->job) || static_cast<int>(blockIdx.x) >= tile.rows) return false;
+  found->row = tile.begin + blockIdx.x;
+  found->slot = call.tiles.SlotOf(index, part) + blockIdx.x;
+  return true;
+}
+
+// The 128-blocks of a row over the warps.
+template <Exl3Form kForm>
+__global__ void Exl3PrepareSmallKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
+  WaitForKernelsBefore();
+  StartNextKernel();  // the product looks for its jobs and fetches weights before it waits for this kernel
+  PreparedRow at;
+  if (!FindRow(call, first_tile, &at)) return;
+  const std::int64_t blocks = call.in / 128, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
+  std::byte* codes = call.codes + call.terms() * at.slot * row_bytes;
   bool overflow = false;
-  for (std::int64_t block = warp; block < blocks; block += warps) {
-    float t[4];
-    LoadInput(call, row, block * 128 + 4 * lane, t);
-    const float4 suh = reinterpret_cast<const float4*>(job.input_scale)[block * 32 + lane];
-    t[0] = contract::Mul(t[0], suh.x), t[1] = contract::Mul(t[1], suh.y), t[2] = contract::Mul(t[2], suh.z), t[3] = contract::Mul(t[3], suh.w);
-    if (integer) {
-      const ScaleSum result = PrepareIntegerBlock<kLarge>(call, slot, block, static_cast<float>(job.act_limit), t);
-      if (lane == 0) scale_sum[block] = result;
-    } else {
-      overflow = PrepareHalfBlock<kLarge>(call, slot, block, t) || overflow;
-    }
+  for (std::int64_t block = threadIdx.x / 32; block < blocks; block += blockDim.x / 32) {
+    const InputWords words = LoadInput(call, at.job, static_cast<int>(blockIdx.z), at.row, block);
+    std::byte* to = codes + block * 8 * kCodeTileBytes<kForm>;
+    overflow = PrepareSmallBlock<kForm>(call, at.job, words, to, row_bytes, call.scale_sums + at.slot * blocks + block) || overflow;
   }
   if (overflow && call.overflow) *call.overflow = 1;
-  if (!integer) return;
+}
+
+__global__ void Exl3PrepareLargeKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
+  extern __shared__ ScaleSum scale_sum[];
+  WaitForKernelsBefore();
+  StartNextKernel();
+  PreparedRow at;
+  if (!FindRow(call, first_tile, &at)) return;
+  const std::int64_t blocks = call.in / 128;
+  bool overflow = false;
+  for (std::int64_t block = threadIdx.x / 32; block < blocks; block += blockDim.x / 32) {
+    const InputWords words = LoadInput(call, at.job, static_cast<int>(blockIdx.z), at.row, block);
+    overflow = PrepareLargeBlock(call, at.job, words, at.slot, block, scale_sum + block) || overflow;
+  }
+  if (overflow && call.overflow) *call.overflow = 1;
+  if (call.tiles.form == Exl3Form::kHalf) return;
   __syncthreads();
-  if (warp == 0) StoreCorrection(call, slot, scale_sum);
+  if (threadIdx.x < 32) StoreCorrection(call, at.slot, scale_sum);
+}
+
+auto* PrepareKernel(bool large, Exl3Form form) {
+  if (large) return Exl3PrepareLargeKernel;
+  return form == Exl3Form::kHalf ? Exl3PrepareSmallKernel<Exl3Form::kHalf>
+         : form == Exl3Form::kInt16 ? Exl3PrepareSmallKernel<Exl3Form::kInt16> : Exl3PrepareSmallKernel<Exl3Form::kInt8>;
 }
 
 }  // namespace
@@ -185,8 +132,8 @@ void LaunchExl3Prepare(const Exl3Call& call, bool large, CudaStream& stream) {
   for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
     const dim3 grid(static_cast<unsigned>(call.tiles.tile_rows), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
                     static_cast<unsigned>(call.tiles.parts));
-    const std::size_t shared = static_cast<std::size_t>(blocks) * sizeof(ScaleSum);
-    Launch(large ? Exl3PrepareKernel<true> : Exl3PrepareKernel<false>, grid, static_cast<unsigned>(threads), shared, stream, call, begin);
+    const std::size_t shared = large ? static_cast<std::size_t>(blocks) * sizeof(ScaleSum) : 0;
+    Launch(PrepareKernel(large, call.tiles.form), grid, static_cast<unsigned>(threads), shared, stream, call, begin);
   }
   CheckLaunch("exl3 prepare");
 }

@@ -1,6 +1,7 @@
 // EXL3 products of up to eight code rows: decode, short suffixes, experts with few picks. A block takes 128 outputs, one K segment and one tile;
 // each warp streams two 16-column strips through its own ring in shared memory and decodes them straight into MMA fragments, with the weights'
-// columns as the m of the product and the rows as its n. The last of an output's four segments to arrive folds them and finishes the rows.
+// columns as the m of the product and the rows as its n. One or two rows are prepared here, while the first weights are on their way. Where
+// blocks are few, more warps share the 128-blocks of the segment. The last of an output's four segments to arrive folds them and finishes the rows.
 // All rates of a form in one kernel, so that matrices of any mix share a launch.
 #pragma once
 
@@ -10,239 +11,217 @@
 #include "kernels/contract/segments.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/linear/async_copy.cuh"
-#include "kernels/linear/exl3_epilogue.cuh"
-#include "kernels/linear/imma_sm80.cuh"
-#include "kernels/linear/mma_sm80.cuh"
-#include "kernels/linear/trellis_cuda.cuh"
+#include "kernels/linear/exl3_small_sums.cuh"
 
 namespace lockstep::kernels {
 
-inline constexpr int kSmallWarps = 4, kSmallStrips = 2, kSmallStages = 3, kSmallBlocks = 8;  // kSmallBlocks: of a multiprocessor at once
-static_assert(kSmallWarps * kSmallStrips * 16 == kExl3Columns);
+inline constexpr int kSmallStages = 3, kSmallThreads = 32 * kSmallWarps;  // of a group of warps that shares the outputs
+inline constexpr int kMaxSmallGroups = 8, kMaxSmallThreads = kMaxSmallGroups * kSmallThreads;  // that share the segment; so 64 registers
 
-// Bytes of a code row's tile of 16 inputs, and of a code row's segment in shared memory: lanes of a row apart by whole phases of the banks.
-template <Exl3Form kForm>
-inline constexpr int kCodeTileBytes = kForm == Exl3Form::kHalf ? 32 : 64;
-template <Exl3Form kForm>
-__host__ __device__ constexpr std::int64_t CodeRowBytes(std::int64_t blocks) {
-  return blocks * 8 * kCodeTileBytes<kForm> + kCodeTileBytes<kForm>;
-}
+__host__ __device__ inline int MaxSegmentBlocks(std::int64_t in) { return static_cast<int>((in / 128 + contract::kSegments - 1) / contract::kSegments); }
 
-__host__ __device__ inline std::int64_t MaxSegmentBlocks(std::int64_t in) { return (in / 128 + contract::kSegments - 1) / contract::kSegments; }
+// Shared memory of a block: codes, scales and sums of the rows, sums of 128-blocks of the later groups, a ring a warp. Byte offsets.
+struct SmallLayout {
+  int code_row, scale_sums, sums, rings;
 
-inline std::size_t StageBytes(int bits_x2) { return static_cast<std::size_t>(kSmallStrips * 128 * bits_x2); }
+  template <Exl3Form kForm>
+  static __host__ __device__ SmallLayout Of(std::int64_t in, int rows, int groups) {
+    const int blocks = MaxSegmentBlocks(in);
+    SmallLayout layout;
+    layout.code_row = blocks * 8 * kCodeTileBytes<kForm> + kCodeTileBytes<kForm>;  // lanes of a row apart by whole phases of the banks
+    layout.scale_sums = rows * (kForm == Exl3Form::kInt16 ? 2 : 1) * layout.code_row;
+    layout.sums = layout.scale_sums + (kForm == Exl3Form::kHalf ? 0 : (rows * blocks * static_cast<int>(sizeof(ScaleSum)) + 15) / 16 * 16);
+    layout.rings = layout.sums + (groups > 1 ? blocks * rows * kExl3Columns * 4 : 0);
+    return layout;
+  }
+};
 
 // Where a block works.
 struct SmallPlace {
   RowTile tile;
   Exl3Job job;
+  int part;
   std::int64_t slot;
   std::int64_t first_block;  // of the segment
   int blocks;
   std::int64_t column;  // first output of the block
 };
 
-// Family I: bytes of the products times code bytes, exact in int32; -510 times the code sum turns b into b - 510.
-template <int kTerms>
-class IntegerSums {
- public:
-  static constexpr Exl3Form kForm = kTerms == 2 ? Exl3Form::kInt16 : Exl3Form::kInt8;
+// What a warp has to do: 128-blocks begin .. end - 1 of the segment for two strips. Half a warp copies each strip, 128 inputs a stage.
+struct SmallShare {
+  int begin, end;
+  const std::byte* from;  // the lane's first 16 bytes of the next stage
+  std::byte* ring;
 
-  __device__ IntegerSums(const Exl3Call& call, const SmallPlace& place) {
-    const int q = threadIdx.x & 3;
-    const std::int64_t blocks = call.in / 128;
-    rows_ = place.tile.rows - (kTerms == 2 ? q : 2 * q);
-    scale_sum_ = call.scale_sums + (place.slot + (kTerms == 2 ? q : 2 * q)) * blocks + place.first_block;
-    row_blocks_ = static_cast<int>(blocks);
-#pragma unroll
-    for (int s = 0; s < kSmallStrips; ++s) y_[s][0] = y_[s][1] = y_[s][2] = y_[s][3] = 0.0f;
+  __device__ SmallShare(const Exl3Call& call, const SmallPlace& place, int groups, std::byte* rings) {
+    const int group = static_cast<int>(threadIdx.x) / kSmallThreads, warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x & 31;
+    const int block_bytes = 128 * place.job.bits_x2;  // of a strip
+    begin = place.blocks * group / groups;
+    end = place.blocks * (group + 1) / groups;
+    const std::int64_t strip = place.column / 16 + kSmallStrips * (warp % kSmallWarps) + lane / 16;
+    from = reinterpret_cast<const std::byte*>(place.job.tiles) + (strip * (call.in / 128) + place.first_block + begin) * block_bytes + lane % 16 * 16;
+    ring = rings + warp * kSmallStages * kSmallStrips * block_bytes;
   }
 
-  __device__ void BeginBlock() {
-#pragma unroll
-    for (int i = 0; i < 2 / kTerms; ++i) now_[i] = i < rows_ ? scale_sum_[i * row_blocks_] : ScaleSum{0.0f, 0};
-    ++scale_sum_;
-#pragma unroll
-    for (int s = 0; s < kSmallStrips; ++s) sum_[s][0] = sum_[s][1] = sum_[s][2] = sum_[s][3] = 0;
-  }
-
-  __device__ void Multiply(int strip, const std::uint32_t (&state)[8], const uint4& codes) {
-    std::uint32_t p[8];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) p[j] = Mul1Product(state[j]);
-    MmaU8S8(sum_[strip], p[0], p[4], p[1], p[5], codes.x, codes.y);
-    MmaU8S8(sum_[strip], p[2], p[6], p[3], p[7], codes.z, codes.w);
-  }
-
-  // int16: the columns of a row's high and low parts lie side by side.
-  __device__ void EndBlock() {
-#pragma unroll
-    for (int s = 0; s < kSmallStrips; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; i += kTerms) {
-        const ScaleSum& row = now_[kTerms == 2 ? 0 : i & 1];
-        // int16: the high sum times 256 may leave int32, the result does not; so modulo 2^32.
-        const unsigned sum = kTerms == 2 ? static_cast<unsigned>(sum_[s][i]) * 256u + static_cast<unsigned>(sum_[s][i + kTerms - 1]) : static_cast<unsigned>(sum_[s][i]);
-        const int exact = static_cast<int>(sum - 510u * static_cast<unsigned>(row.sum));
-        y_[s][i] = contract::Fma(__int2float_rn(exact), row.scale, y_[s][i]);
+  // All stages but one, a group of copies each.
+  __device__ void FetchFirst(int bits_x2) {
+    std::byte* to = ring + (threadIdx.x & 31) / 16 * (128 * bits_x2) + threadIdx.x % 16 * 16;
+    for (int s = 0; s < kSmallStages - 1; ++s) {
+      for (int chunk = threadIdx.x % 16; begin + s < end && chunk < 8 * bits_x2; chunk += 16) {
+        const int at = (chunk - threadIdx.x % 16) * 16;
+        CopyAsync16(to + at, from + at);
       }
+      from += 128 * bits_x2;
+      to += kSmallStrips * 128 * bits_x2;
+      CopyCommit();
     }
   }
 
-  __device__ float Result(int strip, int i) const { return y_[strip][i]; }
-
- private:
-  int sum_[kSmallStrips][4];
-  float y_[kSmallStrips][4];  // [0, 1]: column g of rows 2q, 2q+1 (int16: [0], row q); [2, 3]: column g+8
-  ScaleSum now_[2 / kTerms];
-  const ScaleSum* scale_sum_;
-  int rows_, row_blocks_;
-};
-
-// Family H: fp16 weights through MMA blocks that run on over the segment.
-template <WeightForm kWeight>
-class HalfSums {
- public:
-  static constexpr Exl3Form kForm = Exl3Form::kHalf;
-
-  __device__ HalfSums(const Exl3Call&, const SmallPlace&) {
-#pragma unroll
-    for (int s = 0; s < kSmallStrips; ++s) sum_[s][0] = sum_[s][1] = sum_[s][2] = sum_[s][3] = 0.0f;
-  }
-  __device__ void BeginBlock() {}
-  __device__ void Multiply(int strip, const std::uint32_t (&state)[8], const uint2& codes) {
-    FragmentA weights;
-    weights.a[0] = DecodePair<kWeight>(state[0], state[1]);
-    weights.a[1] = DecodePair<kWeight>(state[4], state[5]);
-    weights.a[2] = DecodePair<kWeight>(state[2], state[3]);
-    weights.a[3] = DecodePair<kWeight>(state[6], state[7]);
-    MmaF16(sum_[strip], weights, codes.x, codes.y);
-  }
-  __device__ void EndBlock() {}
-  __device__ float Result(int strip, int i) const { return sum_[strip][i]; }
-
- private:
-  float sum_[kSmallStrips][4];
-};
-
-// The block's code rows of its segment, to shared memory; the caller commits and waits.
-template <Exl3Form kForm>
-__device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, std::byte* shared) {
-  const int chunks = place.blocks * 8 * kCodeTileBytes<kForm> / 16, rows = call.terms() * place.tile.rows;
-  const std::int64_t row_bytes = call.in / 16 * kCodeTileBytes<kForm>, to_bytes = CodeRowBytes<kForm>(MaxSegmentBlocks(call.in));
-  const std::byte* from = call.codes + call.terms() * place.slot * row_bytes + place.first_block * 8 * kCodeTileBytes<kForm>;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += 32 * kSmallWarps) {
-    const int row = i / chunks, chunk = i % chunks;
-    CopyAsync16(shared + row * to_bytes + chunk * 16, from + row * row_bytes + chunk * 16);
-  }
-}
-
-// A warp's way through its two strips: half a warp copies each, 128 inputs a step.
-template <int kB2>
-class StripStream {
- public:
-  static constexpr int kStage = kSmallStrips * 128 * kB2;  // bytes
-
-  __device__ StripStream(const std::uint32_t* strips, std::int64_t strip_words, std::byte* ring) {
-    const int lane = threadIdx.x & 31;
-    from_ = reinterpret_cast<const std::byte*>(strips + lane / 16 * strip_words) + lane % 16 * 16;
-    to_ = ring + lane / 16 * (kStage / kSmallStrips) + lane % 16 * 16;
-  }
-
-  // The next 128 inputs to byte `at` of the ring.
-  __device__ void Copy(int at) {
+  // The next stage to byte `at` of the ring.
+  template <int kB2>
+  __device__ void Fetch(int at) {
     constexpr int kChunks = 8 * kB2;  // of a strip
+    std::byte* to = ring + at + (threadIdx.x & 31) / 16 * (16 * kChunks) + threadIdx.x % 16 * 16;
 #pragma unroll
     for (int i = 0; i < (kChunks + 15) / 16; ++i) {
-      if (16 * (i + 1) <= kChunks || 16 * i + static_cast<int>(threadIdx.x) % 16 < kChunks) CopyAsync16(to_ + at + i * 256, from_ + i * 256);
+      if (16 * (i + 1) <= kChunks || 16 * i + static_cast<int>(threadIdx.x) % 16 < kChunks) CopyAsync16(to + i * 256, from + i * 256);
     }
-    from_ += kStage / kSmallStrips;
+    from += 16 * kChunks;
   }
-
- private:
-  const std::byte* from_;
-  std::byte* to_;
 };
 
-template <int kB2, class Sums>
-__device__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, float* partial) {
-  extern __shared__ uint4 shared_words[];
-  auto* shared = reinterpret_cast<std::byte*>(shared_words);
-  using Stream = StripStream<kB2>;
-  constexpr int kLast = (kSmallStages - 1) * Stream::kStage, kTileWords = 4 * kB2;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
-  const std::int64_t code_row = CodeRowBytes<Sums::kForm>(MaxSegmentBlocks(call.in)), strip_words = call.in / 16 * kTileWords;
-  std::byte* ring = shared + call.max_tile_rows * call.terms() * code_row + warp * kSmallStages * Stream::kStage;
-  Stream stream(place.job.tiles + (place.column / 16 + kSmallStrips * warp) * strip_words + place.first_block * 8 * kTileWords, strip_words, ring);
-
-  // Weights may be fetched while the preparation still runs; the codes come with the last of these groups.
-#pragma unroll
-  for (int s = 0; s < kSmallStages - 1; ++s) {
-    if (s > 0) CopyCommit();
-    if (s < place.blocks) stream.Copy(s * Stream::kStage);
+// The prepared rows' codes, scales and sums of the segment, to shared memory.
+template <Exl3Form kForm>
+__device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
+  const int chunks = place.blocks * 8 * kCodeTileBytes<kForm> / 16, rows = call.terms() * place.tile.rows;
+  const std::int64_t blocks = call.in / 128, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
+  const std::byte* from = call.codes + call.terms() * place.slot * row_bytes + place.first_block * 8 * kCodeTileBytes<kForm>;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += static_cast<int>(blockDim.x)) {
+    const int row = i / chunks, chunk = i % chunks;
+    CopyAsync16(shared + row * layout.code_row + chunk * 16, from + row * row_bytes + chunk * 16);
   }
-  WaitForKernelsBefore();
-  CopyCodes<Sums::kForm>(call, place, shared);
+  if constexpr (kForm != Exl3Form::kHalf) {
+    auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
+    for (int i = static_cast<int>(threadIdx.x); i < place.tile.rows * place.blocks; i += static_cast<int>(blockDim.x)) {
+      scale_sums[i] = call.scale_sums[(place.slot + i / place.blocks) * blocks + place.first_block + i % place.blocks];
+    }
+  }
   CopyCommit();
   CopyWait<0>();
-  __syncthreads();
+}
 
-  const RunReader<kB2> reader;
-  Sums sums(call, place);
+// The same from the rows themselves, a 128-block a warp at a time; the next one's words are on their way while one is prepared.
+template <Exl3Form kForm>
+__device__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
+  const int units = place.tile.rows * place.blocks, warps = static_cast<int>(blockDim.x / 32);
+  auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
+  const auto load = [&](int unit) {
+    return LoadInput(call, place.job, place.part, place.tile.begin + unit / place.blocks, place.first_block + unit % place.blocks);
+  };
+  bool overflow = false;
+  int unit = static_cast<int>(threadIdx.x / 32);
+  InputWords words = {};
+  if (unit < units) words = load(unit);
+  while (unit < units) {
+    const int next = unit + warps;
+    InputWords next_words = {};
+    if (next < units) next_words = load(next);
+    std::byte* block = shared + unit / place.blocks * call.terms() * layout.code_row + unit % place.blocks * 8 * kCodeTileBytes<kForm>;
+    overflow = PrepareSmallBlock<kForm>(call, place.job, words, block, layout.code_row, scale_sums + unit) || overflow;
+    words = next_words;
+    unit = next;
+  }
+  if (overflow && call.overflow) *call.overflow = 1;
+}
+
+// The segment's part of the rows' corrections (family I), by a warp.
+__device__ inline void StoreCorrections(const SmallRows& rows, float* z) {
+  const int row = threadIdx.x & 31;
+  if (row >= rows.rows) return;
+  float fold = 0.0f;
+  for (int b = 0; b < rows.blocks; ++b) {
+    const ScaleSum& block = rows.scale_sums[row * rows.blocks + b];
+    fold = contract::Fma(static_cast<float>(block.sum), block.scale, fold);
+  }
+  z[row] = fold;
+}
+
+// A warp's share, whose first stages are on their way. `codes`: its first row codes, a lane's own.
+template <int kB2, class Sums>
+__device__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+  constexpr int kStage = kSmallStrips * 128 * kB2, kLast = (kSmallStages - 1) * kStage, kTileWords = 4 * kB2;
   using Codes = std::conditional_t<Sums::kForm == Exl3Form::kHalf, uint2, uint4>;
-  const bool has_row = g < call.terms() * place.tile.rows;
-  const auto* codes = reinterpret_cast<const Codes*>(shared + g * code_row) + q;
+  const RunReader<kB2> reader;
+  const auto* row_codes = reinterpret_cast<const Codes*>(codes);
   int now = 0, before = kLast;  // bytes into the ring
-  for (int block = 0; block < place.blocks; ++block) {
+  for (int block = share.begin; block < share.end; ++block) {
     CopyWait<kSmallStages - 2>();
     __syncwarp();
-    if (block + kSmallStages - 1 < place.blocks) stream.Copy(before);
+    if (block + kSmallStages - 1 < share.end) share.Fetch<kB2>(before);
     CopyCommit();
     sums.BeginBlock();
-    const auto* words = reinterpret_cast<const std::uint32_t*>(ring + now);
+    const auto* words = reinterpret_cast<const std::uint32_t*>(share.ring + now);
 #pragma unroll
     for (int tile = 0; tile < 8; ++tile) {
-      Codes row_codes = {};
-      if (has_row) row_codes = codes[tile * 4];
+      const Codes tile_codes = row_codes[tile * 4];
 #pragma unroll
-      for (int strip = 0; strip < kSmallStrips; ++strip) {
+      for (int s = 0; s < kSmallStrips; ++s) {
         std::uint32_t state[8];
-        reader.States(words + (strip * 8 + tile) * kTileWords, state);
-        sums.Multiply(strip, state, row_codes);
+        reader.States(words + (s * 8 + tile) * kTileWords, state);
+        sums.Multiply(s, state, tile_codes);
       }
     }
-    sums.EndBlock();
-    codes += 32;
+    if (store) sums.StoreBlock(block);
+    else sums.EndBlock(block);
+    row_codes += 32;
     before = now;
-    now = now == kLast ? 0 : now + Stream::kStage;
-  }
-
-#pragma unroll
-  for (int strip = 0; strip < kSmallStrips; ++strip) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = Sums::kForm == Exl3Form::kInt16 ? q : 2 * q + (i & 1), column = (kSmallStrips * warp + strip) * 16 + g + (i < 2 ? 0 : 8);
-      if ((Sums::kForm != Exl3Form::kInt16 || (i & 1) == 0) && row < place.tile.rows) partial[row * kExl3Columns + column] = sums.Result(strip, i);
-    }
+    now = now == kLast ? 0 : now + kStage;
   }
 }
 
-// Runs `Product<twice the bits>` of a job.
 template <class Sums>
-__device__ void SmallProductOfRate(const Exl3Call& call, const SmallPlace& place, float* partial) {
-  switch (place.job.bits_x2) {
-    case 2: return SmallProduct<2, Sums>(call, place, partial);
-    case 3: return SmallProduct<3, Sums>(call, place, partial);
-    case 4: return SmallProduct<4, Sums>(call, place, partial);
-    case 5: return SmallProduct<5, Sums>(call, place, partial);
-    case 6: return SmallProduct<6, Sums>(call, place, partial);
-    case 7: return SmallProduct<7, Sums>(call, place, partial);
-    case 8: return SmallProduct<8, Sums>(call, place, partial);
-    case 10: return SmallProduct<10, Sums>(call, place, partial);
-    case 12: return SmallProduct<12, Sums>(call, place, partial);
-    case 14: return SmallProduct<14, Sums>(call, place, partial);
-    default: return SmallProduct<16, Sums>(call, place, partial);
+__device__ void MultiplyShareOfRate(int bits_x2, SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+  switch (bits_x2) {
+    case 2: return MultiplyShare<2>(share, codes, store, sums);
+    case 3: return MultiplyShare<3>(share, codes, store, sums);
+    case 4: return MultiplyShare<4>(share, codes, store, sums);
+    case 5: return MultiplyShare<5>(share, codes, store, sums);
+    case 6: return MultiplyShare<6>(share, codes, store, sums);
+    case 7: return MultiplyShare<7>(share, codes, store, sums);
+    case 8: return MultiplyShare<8>(share, codes, store, sums);
+    case 10: return MultiplyShare<10>(share, codes, store, sums);
+    case 12: return MultiplyShare<12>(share, codes, store, sums);
+    case 14: return MultiplyShare<14>(share, codes, store, sums);
+    default: return MultiplyShare<16>(share, codes, store, sums);
   }
+}
+
+// Writes the segment's sums [rows][128] and its part of the corrections [rows].
+template <class Sums>
+__device__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, float* partial, float* z) {
+  extern __shared__ uint4 shared_words[];
+  auto* shared = reinterpret_cast<std::byte*>(shared_words);
+  const int group = static_cast<int>(threadIdx.x) / kSmallThreads, groups = static_cast<int>(blockDim.x) / kSmallThreads;
+  const SmallLayout layout = SmallLayout::Of<Sums::kForm>(call.in, call.max_tile_rows, groups);
+  SmallShare share(call, place, groups, shared + layout.rings);
+  share.FetchFirst(place.job.bits_x2);
+  WaitForKernelsBefore();
+  if (call.prepared) CopyCodes<Sums::kForm>(call, place, layout, shared);
+  else PrepareCodes<Sums::kForm>(call, place, layout, shared);
+  __syncthreads();
+
+  const SmallRows rows = {place.tile.rows, place.blocks, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums), reinterpret_cast<int*>(shared + layout.sums)};
+  const int code_row = min(static_cast<int>(threadIdx.x & 31) / 4, call.terms() * place.tile.rows - 1);  // columns past the rows are not looked at
+  const std::byte* codes = shared + code_row * layout.code_row + share.begin * 8 * kCodeTileBytes<Sums::kForm>;
+  Sums sums(rows);
+  MultiplyShareOfRate(place.job.bits_x2, share, codes + (threadIdx.x & 3) * (kCodeTileBytes<Sums::kForm> / 4), group > 0, sums);
+
+  if constexpr (Sums::kForm != Exl3Form::kHalf) {
+    if (groups > 1) __syncthreads();
+    for (int block = share.end; group == 0 && block < place.blocks; ++block) sums.AddStored(block);
+    if (threadIdx.x >= blockDim.x - 32) StoreCorrections(rows, z);
+  }
+  if (group == 0) sums.Store(partial);
 }
 
 // True in the block that arrives last of an output's segments; what the others wrote is then visible to it.
@@ -260,50 +239,78 @@ __device__ inline bool LastToArrive(std::int32_t* arrivals, int expected) {
   return true;
 }
 
-// Block (segment + 4 * (128 outputs), tile, part). `Product(call, place, partial)` writes the segment's sums [rows][128].
-template <bool kInteger, class Product>
-__device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Product product) {
+// Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
+// later ones of the call may then read them at once. Weights and the host's jobs are older than any kernel.
+__device__ inline void BeginSmall(const Exl3Call& call) {
+  const bool first = call.tiles.experts.blob_X && !call.prepared && !call.input.up;
+  if (first) WaitForKernelsBefore();
   StartNextKernel();
-  const std::int64_t index = first_tile + blockIdx.y;
-  const int part = static_cast<int>(blockIdx.z), segment = static_cast<int>(blockIdx.x) % contract::kSegments;
-  SmallPlace place;
-  if (!call.tiles.Find(index, part, &place.tile, &place.job)) {
-    WaitForKernelsBefore();  // this kernel must not end before the one before it
-    return;
-  }
-  const std::int64_t column_block = blockIdx.x / contract::kSegments;
-  const contract::SegmentRange range = contract::SegmentOf(call.in, segment);
-  place.slot = call.tiles.SlotOf(index, part);
-  place.first_block = range.begin / 128;
-  place.blocks = static_cast<int>((range.end - range.begin) / 128);
-  place.column = column_block * kExl3Columns;
-  const std::int64_t output = (part * call.tiles.count + index) * (call.out / kExl3Columns) + column_block;
-  const std::int64_t segment_size = call.tiles.tile_rows * kExl3Columns;
-  float* partial = call.partial + output * contract::kSegments * segment_size;
-  product(call, place, partial + segment * segment_size);
+}
 
-  if (!LastToArrive(call.arrivals + output, contract::kSegments)) return;
+// Finishes the rows of an output whose segments are all there.
+template <bool kInteger>
+__device__ void FinishRows(const Exl3Call& call, const SmallPlace& place, const float* partial, const float* z) {
+  const std::int64_t segment_size = call.tiles.tile_rows * kExl3Columns;
   const int lane = threadIdx.x & 31;
-  for (int row = threadIdx.x / 32; row < place.tile.rows; row += kSmallWarps) {
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {
     float4 s[contract::kSegments];
+    float correction[contract::kSegments] = {};
 #pragma unroll
-    for (int i = 0; i < contract::kSegments; ++i) s[i] = __ldcg(reinterpret_cast<const float4*>(partial + i * segment_size + row * kExl3Columns) + lane);
+    for (int i = 0; i < contract::kSegments; ++i) {
+      s[i] = __ldcg(reinterpret_cast<const float4*>(partial + i * segment_size + row * kExl3Columns) + lane);
+      if (kInteger) correction[i] = __ldcg(z + i * call.tiles.tile_rows + row);
+    }
     float v[4] = {contract::FoldSegments(s[0].x, s[1].x, s[2].x, s[3].x), contract::FoldSegments(s[0].y, s[1].y, s[2].y, s[3].y),
                   contract::FoldSegments(s[0].z, s[1].z, s[2].z, s[3].z), contract::FoldSegments(s[0].w, s[1].w, s[2].w, s[3].w)};
-    FinishRow<kInteger>(call, place.job, part, place.tile.begin + row, place.column, kInteger ? call.z[place.slot + row] : 0.0f, v);
+    const float folded = contract::FoldSegments(correction[0], correction[1], correction[2], correction[3]);
+    FinishRow<kInteger>(call, place.job, place.part, place.tile.begin + row, place.column, contract::Mul(folded, 476.0f * 0x1p-18f), v);
   }
 }
 
-// Launches `kernel` over all tiles of the call with room for the widest rate among its jobs.
-template <class Kernel>
-void LaunchSmall(Kernel* kernel, const Exl3Call& call, std::int64_t code_row_bytes, int max_bits_x2, CudaStream& stream) {
-  const std::size_t shared = static_cast<std::size_t>(call.max_tile_rows * call.terms() * code_row_bytes) + kSmallWarps * kSmallStages * StageBytes(max_bits_x2);
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "exl3 product: shared memory");
+// Block (segment + 4 * (128 outputs), tile, part). `product(call, place, partial, z)` writes the segment's sums and corrections.
+template <bool kInteger, class Product>
+__device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Product product) {
+  BeginSmall(call);
+  const std::int64_t index = first_tile + blockIdx.y, column_block = blockIdx.x / contract::kSegments;
+  const int segment = static_cast<int>(blockIdx.x) % contract::kSegments;
+  SmallPlace place;
+  place.part = static_cast<int>(blockIdx.z);
+  place.column = column_block * kExl3Columns;
+  if (!call.tiles.Find(index, place.part, &place.tile, &place.job) || place.column >= place.job.out) {
+    WaitForKernelsBefore();  // this kernel must not end before the one before it
+    return;
+  }
+  const contract::SegmentRange range = contract::SegmentOf(call.in, segment);
+  place.slot = call.tiles.SlotOf(index, place.part);
+  place.first_block = range.begin / 128;
+  place.blocks = static_cast<int>((range.end - range.begin) / 128);
+  const std::int64_t output = (place.part * call.tiles.count + index) * (call.out / kExl3Columns) + column_block;
+  float* partial = call.partial + output * SmallPartialFloats(call.tiles.tile_rows);
+  float* z = partial + contract::kSegments * call.tiles.tile_rows * kExl3Columns;
+  product(call, place, partial + segment * call.tiles.tile_rows * kExl3Columns, z + segment * call.tiles.tile_rows);
+  if (LastToArrive(call.arrivals + output, contract::kSegments)) FinishRows<kInteger>(call, place, partial, z);
+}
+
+// Launches `kernel` over all tiles of the call with room for the widest rate among its jobs. Groups of warps are as many as fill the device and
+// have 128-blocks to share.
+template <Exl3Form kForm, class Kernel>
+void LaunchSmall(Kernel* kernel, const Exl3Call& call, int max_bits_x2, CudaStream& stream) {
+  const auto shared = [&](int groups) {
+    return SmallLayout::Of<kForm>(call.in, call.max_tile_rows, groups).rings + groups * kSmallWarps * kSmallStages * kSmallStrips * 128 * max_bits_x2;
+  };
+  const std::int64_t blocks = call.out / kExl3Columns * contract::kSegments * call.tiles.count * call.tiles.parts, processors = stream.processors();
+  const auto fits = [&](int groups) {
+    const std::int64_t at_once = (blocks + processors - 1) / processors;  // on a multiprocessor
+    return groups <= MaxSegmentBlocks(call.in) && at_once * groups * kSmallThreads <= 1024 && at_once * (shared(groups) + 1024) <= stream.shared_bytes();
+  };
+  int groups = 1;
+  while (kForm != Exl3Form::kHalf && groups < kMaxSmallGroups && fits(2 * groups)) groups *= 2;
+  AllowShared(kernel, stream.device());
   constexpr std::int64_t kMaxGridY = 65535;
   for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
     const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns * contract::kSegments), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
                     static_cast<unsigned>(call.tiles.parts));
-    Launch(kernel, grid, 32 * kSmallWarps, shared, stream, call, begin);
+    Launch(kernel, grid, static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(shared(groups)), stream, call, begin);
   }
   CheckLaunch("exl3 product of few rows");
 }

@@ -4,22 +4,22 @@
 namespace lockstep::kernels {
 namespace {
 
-__device__ void ProductOfCodebook(const Exl3Call& call, const SmallPlace& place, float* partial) {
+__device__ void ProductOfCodebook(const Exl3Call& call, const SmallPlace& place, float* partial, float* z) {
   switch (place.job.codebook) {
-    case Codebook::kMcg: return SmallProductOfRate<HalfSums<WeightForm::kMcg>>(call, place, partial);
-    case Codebook::k3inst: return SmallProductOfRate<HalfSums<WeightForm::k3inst>>(call, place, partial);
-    default: return SmallProductOfRate<HalfSums<WeightForm::kMul1Half>>(call, place, partial);
+    case Codebook::kMcg: return SmallProduct<HalfSums<WeightForm::kMcg>>(call, place, partial, z);
+    case Codebook::k3inst: return SmallProduct<HalfSums<WeightForm::k3inst>>(call, place, partial, z);
+    default: return SmallProduct<HalfSums<WeightForm::kMul1Half>>(call, place, partial, z);
   }
 }
 
-__global__ void __launch_bounds__(32 * kSmallWarps, kSmallBlocks) Exl3SmallHalfKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
+__global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallHalfKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
   SmallBlock<false>(call, first_tile, ProductOfCodebook);
 }
 
 }  // namespace
 
 void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, CudaStream& stream) {
-  LaunchSmall(Exl3SmallHalfKernel, call, CodeRowBytes<Exl3Form::kHalf>(MaxSegmentBlocks(call.in)), max_bits_x2, stream);
+  LaunchSmall<Exl3Form::kHalf>(Exl3SmallHalfKernel, call, max_bits_x2, stream);
 }
 
 }  // namespace lockstep::kernels

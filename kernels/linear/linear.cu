@@ -219,14 +219,14 @@ __global__ void PrepareDenseKernel(const __grid_constant__ DenseCall call, std::
 
 // `total_rows`: highest row of the call + 1.
 void RunDense(CudaStream& stream, const GroupedLinear& g, const LinearSpec& spec, const std::vector<DenseJob>& jobs, const std::vector<RowTile>& tiles,
-              std::int64_t total_rows, int part) {
+              std::int64_t total_rows, const LinearPart& part) {
   DenseCall call;
   call.spec = spec;
   call.list = MakeJobList(stream, jobs, tiles);
-  call.input = {g.x, g.x_stride, g.x_index};
-  call.y_bf16 = g.y_bf16 ? g.y_bf16 + part * g.y_part : nullptr;
-  call.y_fp32 = g.y_fp32 ? g.y_fp32 + part * g.y_part : nullptr;
-  call.y_stride = g.y_stride;
+  call.input = {part.x, part.x_stride, g.x_index};
+  call.y_bf16 = part.y_bf16;
+  call.y_fp32 = part.y_fp32;
+  call.y_stride = part.y_stride;
   const bool scaled = spec.kind == Kind::kFp8Block || spec.kind == Kind::kFp4Row, codes = scaled && spec.activation_block > 0;
   if (codes || spec.kind == Kind::kF16) {
     const int width = codes ? spec.activation_block : 128;
@@ -262,7 +262,7 @@ auto ShapeOf(const LinearSpec& s) { return std::make_tuple(s.kind, s.out_feature
 // The part's jobs that are not EXL3, a launch a shape.
 void RunDensePart(CudaStream& stream, const GroupedLinear& g, int part) {
   std::map<decltype(ShapeOf(LinearSpec())), std::vector<RowRun>> shapes;
-  const auto at = [&](std::int32_t job) { return static_cast<std::size_t>(job * g.parts + part); };
+  const auto at = [&](std::int32_t job) { return static_cast<std::size_t>(job * g.parts() + part); };
   std::int64_t total_rows = 0;
   for (const RowRun& run : g.runs) {
     total_rows = std::max(total_rows, run.begin + run.rows);
@@ -279,40 +279,68 @@ void RunDensePart(CudaStream& stream, const GroupedLinear& g, int part) {
       }
       jobs.push_back({blob + s.weight, reinterpret_cast<const std::uint8_t*>(blob + s.scale)});
     }
-    RunDense(stream, g, *g.specs[at(runs.front().job)], jobs, tiles, total_rows, part);
+    RunDense(stream, g, *g.specs[at(runs.front().job)], jobs, tiles, total_rows, g.part[static_cast<std::size_t>(part)]);
   }
+}
+
+// The rows of some linears, all the same number, a part each: launches for all of them.
+void RunSideBySide(CudaStream& stream, const LinearArgs* const* linears, int count) {
+  GroupedLinear g;
+  for (int i = 0; i < count; ++i) {
+    const LinearArgs& a = *linears[i];
+    g.part.push_back({a.x, a.x_stride, a.y_bf16, a.y_fp32, a.y_stride});
+    g.specs.push_back(a.spec);
+    g.blobs.push_back(a.blob);
+  }
+  g.runs.push_back({0, 0, linears[0]->rows});
+  g.overflow = linears[0]->overflow;
+  RunGroupedLinear(stream, g);
+}
+
+// EXL3 linears of one input length, form and number of rows share their launches.
+auto LaunchOf(const LinearArgs& a) {
+  const LinearSpec& s = *a.spec;
+  return std::make_tuple(s.in_features, s.in_padded, s.act_limit, s.codebook == Codebook::kMul1, a.rows, a.overflow);
+}
+
+void RunLinears(CudaStream& stream, const std::vector<LinearArgs>& linears) {
+  std::map<decltype(LaunchOf(LinearArgs())), std::vector<const LinearArgs*>> launches;
+  for (const LinearArgs& a : linears) {
+    if (a.rows == 0) continue;
+    if (a.spec->kind == Kind::kExl3) {
+      launches[LaunchOf(a)].push_back(&a);
+    } else if (const LinearArgs* alone = &a; !RunDenseBf16(stream, a)) {
+      RunSideBySide(stream, &alone, 1);
+    }
+  }
+  for (const auto& [launch, members] : launches) {
+    for (std::size_t i = 0; i < members.size(); i += kMaxLinearParts) {
+      RunSideBySide(stream, &members[i], static_cast<int>(std::min<std::size_t>(kMaxLinearParts, members.size() - i)));
+    }
+  }
+}
+
+void AddGroups(const LinearArgs& a, std::vector<LinearArgs>* linears) {
+  for (int i = 0; i < a.groups; ++i) linears->push_back(a.groups > 1 ? GroupOf(a, i) : a);
 }
 
 void RunLinear(Stream& stream, const LinearArgs& a) {
-  // One row of several matrices is a row for each of them, of one launch; more rows would be decoded for one at a time.
-  const bool together = a.groups > 1 && a.rows == 1;
-  for (int i = 0; a.groups > 1 && !together && i < a.groups; ++i) RunLinear(stream, GroupOf(a, i));
-  if (a.groups > 1 && !together) return;
-  if (a.groups == 1 && RunDenseBf16(AsCuda(stream), a)) return;
-  GroupedLinear g;
-  for (int i = 0; i < a.groups; ++i) {
-    g.specs.push_back(a.spec);
-    g.blobs.push_back(together ? a.blob_G[i] : a.blob);
-    g.runs.push_back({i, i, a.rows});
-  }
-  g.x = a.x;
-  g.x_stride = together ? a.spec->in_features : a.x_stride;
-  g.y_bf16 = a.y_bf16;
-  g.y_fp32 = a.y_fp32;
-  g.y_stride = together ? a.spec->out_features : a.y_stride;
-  g.overflow = a.overflow;
-  RunGroupedLinear(AsCuda(stream), g);
+  std::vector<LinearArgs> linears;
+  AddGroups(a, &linears);
+  RunLinears(AsCuda(stream), linears);
 }
 
 void RunLinearSet(Stream& stream, const LinearSetArgs& set) {
-  for (int i = 0; i < set.count; ++i) RunLinear(stream, set.linears[i]);
+  std::vector<LinearArgs> linears;
+  for (int i = 0; i < set.count; ++i) AddGroups(set.linears[i], &linears);
+  RunLinears(AsCuda(stream), linears);
 }
 
 }  // namespace
 
 void RunGroupedLinear(CudaStream& stream, const GroupedLinear& g) {
   RunGroupedExl3(stream, g);
-  for (int part = 0; part < g.parts; ++part) RunDensePart(stream, g, part);
+  for (int part = 0; part < g.parts(); ++part) RunDensePart(stream, g, part);
 }
 
 Kernel<LinearSetArgs> CudaLinearSet() { return {&RunLinearSet, "linear/H(sm90)+I+F"}; }

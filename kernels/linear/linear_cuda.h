@@ -22,32 +22,37 @@ struct RowRun {
   std::int64_t rows = 0;
 };
 
-// y[part][row] = W(job of the row, part) input[row]. All pointers but `specs`, `blobs`, `runs` and `table` are device memory.
+// What a part of a call reads and writes: x [rows][x_stride], or the gate of a SwiGLU; exactly one of y_bf16 and y_fp32 [rows][y_stride].
+struct LinearPart {
+  const std::uint16_t* x = nullptr;
+  std::int64_t x_stride = 0;
+  std::uint16_t* y_bf16 = nullptr;
+  float* y_fp32 = nullptr;
+  std::int64_t y_stride = 0;
+};
+inline constexpr int kMaxLinearParts = 8;
+
+// y[part][row] = W(job of the row, part) x[part][row]. All pointers but `specs`, `blobs`, `runs` and `table` are device memory.
 struct GroupedLinear {
-  int parts = 1;                         // matrices that every row is multiplied by: 1 or 2
+  std::vector<LinearPart> part;          // matrices of every job, up to kMaxLinearParts
   std::vector<const LinearSpec*> specs;  // [jobs][parts]
   std::vector<const std::byte*> blobs;   // [jobs][parts]
   std::vector<RowRun> runs;
 
   // Jobs that the device finds (ExpertFfnArgs): `part_of` names the matrices. Then specs, blobs and runs are empty.
   const ExpertTable* table = nullptr;
-  const LinearSpec ExpertSpec::*part_of[2] = {nullptr, nullptr};
+  std::vector<const LinearSpec ExpertSpec::*> part_of;
   PairGroups groups;
   std::int64_t max_pairs = 0, max_group = 0;
 
-  // Input of row r: x row r, or x_index[r]; with `up`, the clamped SwiGLU of gate x and up.
-  const std::uint16_t* x = nullptr;
-  std::int64_t x_stride = 0;
+  // Input of row r: x row r, or x_index[r]; with `up`, of one part, the clamped SwiGLU of gate x and up.
   const std::int32_t* x_index = nullptr;
   const std::uint16_t* up = nullptr;
   const float* weight = nullptr;
   float limit = 0.0f;
-
-  std::uint16_t* y_bf16 = nullptr;
-  float* y_fp32 = nullptr;
-  std::int64_t y_stride = 0;
-  std::int64_t y_part = 0;  // elements from one part's y to the next
   std::int32_t* overflow = nullptr;
+
+  int parts() const { return static_cast<int>(part.size()); }
 };
 void RunGroupedLinear(CudaStream& stream, const GroupedLinear& linear);
 

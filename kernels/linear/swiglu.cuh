@@ -5,15 +5,13 @@
 
 namespace lockstep::kernels {
 
-// bf16 bits of [weight *] silu(min(gate, limit)) * clamp(up, -limit, limit). `limit` 0: no bounds; `weight` null: none.
-__device__ inline std::uint16_t Swiglu(float gate, float up, const float* weight, float limit) {
+// bf16 bits of weight * silu(min(gate, limit)) * clamp(up, -limit, limit). `limit` 0: no bounds; `weight` 1: as if none.
+__device__ inline std::uint16_t Swiglu(float gate, float up, float weight, float limit) {
   if (limit > 0.0f) {
     gate = gate > limit ? limit : gate;
     up = up > limit ? limit : up < -limit ? -limit : up;
   }
-  float value = contract::Mul(contract::Silu(gate), up);
-  if (weight) value = contract::Mul(*weight, value);
-  return BF16Bits(value);
+  return BF16Bits(contract::Mul(weight, contract::Mul(contract::Silu(gate), up)));
 }
 
 }  // namespace lockstep::kernels

@@ -1,0 +1,150 @@
+// Times the EXL3 projections of a V4-Flash layer at few rows (mul1, 2.5 bits): sets that read one row, output groups, wide and deep ones; each from a
+// captured graph, once with one copy of the weights and once with more copies than the L2 holds. Prints one line a case: microseconds, GB/s packed.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "kernels/device/cuda_stream.cuh"
+#include "kernels/linear/linear_cuda.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int kCalls = 24;  // of a graph
+
+struct Case {
+  const char* name;
+  std::int32_t in;
+  std::vector<std::int32_t> outs;  // of matrices with one input
+  int groups;                      // with inputs of their own; 1: none
+  int bits_x2;
+};
+
+LinearSpec Exl3Spec(const Case& c, std::int32_t out) {
+  LinearSpec spec;
+  spec.kind = LinearSpec::Kind::kExl3;
+  spec.bits_x2 = c.bits_x2;
+  spec.in_features = spec.in_padded = c.in;
+  spec.out_features = spec.out_padded = out;
+  spec.act_limit = 127;
+  spec.input_scale = std::int64_t{c.in} / 16 * (out / 16) * 16 * c.bits_x2;
+  spec.output_scale = spec.input_scale + 4 * std::int64_t{c.in};
+  spec.bytes = spec.output_scale + 4 * std::int64_t{out};
+  return spec;
+}
+
+// Device memory with random trellises and scales of one sign each way.
+std::byte* MakeBlob(const LinearSpec& spec, std::mt19937_64& random) {
+  std::vector<std::uint64_t> host(static_cast<std::size_t>(spec.bytes) / 8);
+  for (auto& word : host) word = random();
+  auto* bytes = reinterpret_cast<std::byte*>(host.data());
+  auto* in = reinterpret_cast<float*>(bytes + spec.input_scale);
+  auto* out = reinterpret_cast<float*>(bytes + spec.output_scale);
+  for (int i = 0; i < spec.in_padded; ++i) in[i] = (random() & 1u) ? 0.02f : -0.02f;
+  for (int i = 0; i < spec.out_padded; ++i) out[i] = (random() & 1u) ? 1.0f : -1.0f;
+  void* device = nullptr;
+  CheckCuda(cudaMalloc(&device, static_cast<std::size_t>(spec.bytes)), "blob");
+  CheckCuda(cudaMemcpy(device, bytes, static_cast<std::size_t>(spec.bytes), cudaMemcpyHostToDevice), "copy");
+  return static_cast<std::byte*>(device);
+}
+
+// Microseconds of a call, the median of replays of a graph of kCalls calls.
+template <class Run>
+double TimeGraph(CudaStream& stream, Run run) {
+  for (int i = 0; i < 2; ++i) run(i);
+  cudaGraph_t graph;
+  CheckCuda(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < kCalls; ++i) run(i);
+  CheckCuda(cudaStreamEndCapture(stream.handle(), &graph), "capture");
+  cudaGraphExec_t exec;
+  CheckCuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  cudaEvent_t begin, end;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  std::vector<float> times;
+  for (int repeat = 0; repeat < 15; ++repeat) {
+    cudaEventRecord(begin, stream.handle());
+    CheckCuda(cudaGraphLaunch(exec, stream.handle()), "graph");
+    cudaEventRecord(end, stream.handle());
+    CheckCuda(cudaEventSynchronize(end), "timing");
+    float ms;
+    cudaEventElapsedTime(&ms, begin, end);
+    times.push_back(ms);
+  }
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1e3 / kCalls;
+}
+
+void Time(CudaStream& stream, const Case& c, std::int64_t rows, int copies) {
+  std::mt19937_64 random(7);
+  std::vector<LinearSpec> specs;
+  double packed = 0;
+  for (const std::int32_t out : c.outs) {
+    specs.push_back(Exl3Spec(c, out));
+    packed += static_cast<double>(specs.back().input_scale) * c.groups;
+  }
+  std::vector<const std::byte*> blobs;  // [copies][outs][groups]
+  for (int copy = 0; copy < copies; ++copy) {
+    for (const LinearSpec& spec : specs) {
+      for (int g = 0; g < c.groups; ++g) blobs.push_back(MakeBlob(spec, random));
+    }
+  }
+  std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * c.in * c.groups));
+  for (auto& v : x) v = static_cast<std::uint16_t>(0x3f80 + random() % 128 + ((random() & 1u) << 15));
+  std::uint16_t *device_x, *device_y;
+  const std::int64_t most = *std::max_element(c.outs.begin(), c.outs.end()) * c.groups;
+  CheckCuda(cudaMalloc(reinterpret_cast<void**>(&device_x), x.size() * 2), "x");
+  CheckCuda(cudaMalloc(reinterpret_cast<void**>(&device_y), static_cast<std::size_t>(rows * most) * c.outs.size() * 2), "y");
+  CheckCuda(cudaMemcpy(device_x, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy");
+  const Kernel<LinearSetArgs> kernel = CudaLinearSet();
+  const auto run = [&](int call) {
+    std::vector<LinearArgs> linears;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      LinearArgs a;
+      a.spec = &specs[i];
+      const std::byte* const* of_copy = &blobs[(static_cast<std::size_t>(call % copies) * specs.size() + i) * static_cast<std::size_t>(c.groups)];
+      a.blob = *of_copy;
+      a.groups = c.groups;
+      a.blob_G = of_copy;
+      a.x = device_x;
+      a.x_stride = std::int64_t{c.in} * c.groups;
+      a.rows = rows;
+      a.y_bf16 = device_y + static_cast<std::int64_t>(i) * rows * most;
+      a.y_stride = most;
+      linears.push_back(a);
+    }
+    kernel(stream, {linears.data(), static_cast<int>(linears.size())});
+  };
+  const double us = TimeGraph(stream, run);
+  std::printf("%-28s rows=%lld %-11s %7.1f us  %5.0f GB/s packed\n", c.name, static_cast<long long>(rows), copies > 1 ? "from memory" : "from L2", us, packed / us * 1e-3);
+  for (const std::byte* blob : blobs) cudaFree(const_cast<std::byte*>(blob));
+  cudaFree(device_x);
+  cudaFree(device_y);
+}
+
+}  // namespace
+}  // namespace lockstep::kernels
+
+int main() {
+  using namespace lockstep::kernels;
+  CudaStream stream(0);
+  const Case cases[] = {{"4096->1024", 4096, {1024}, 1, 5},
+                        {"4096->1024+512", 4096, {1024, 512}, 1, 5},
+                        {"4096->3x1024+512+2x256", 4096, {1024, 512, 1024, 1024, 256, 256}, 1, 5},
+                        {"1024->32768", 1024, {32768}, 1, 5},
+                        {"1024->32768+8192", 1024, {32768, 8192}, 1, 5},
+                        {"8 x 4096->1024", 4096, {1024}, 8, 5},
+                        {"8192->4096", 8192, {4096}, 1, 5}};
+  for (const std::int64_t rows : {1, 2, 4, 8}) {
+    for (const Case& c : cases) {
+      Time(stream, c, rows, 1);
+      Time(stream, c, rows, 12);
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,149 @@
+// From rows to codes: what a warp does with a 128-block of an EXL3 linear's inputs (docs/numerics.md section 4), and how small tiles store it.
+#pragma once
+
+#include "kernels/contract/segments.h"
+#include "kernels/kv_rows/kv_codec.cuh"
+#include "kernels/linear/exl3_epilogue.cuh"
+#include "kernels/linear/swiglu.cuh"
+
+namespace lockstep::kernels {
+
+// Bytes of a code row's tile of 16 inputs in a small tile.
+template <Exl3Form kForm>
+inline constexpr int kCodeTileBytes = kForm == Exl3Form::kHalf ? 32 : 64;
+
+// Inputs 4*lane .. 4*lane + 3 of a block, as they lie in memory.
+struct InputWords {
+  uint2 x, up;  // bf16; zero past the end of the row
+  float weight;
+  float4 scale;
+};
+
+// Four bf16 values from k on; zeros from `n` on.
+__device__ inline uint2 LoadFour(const std::uint16_t* row, std::int64_t k, std::int64_t n) {
+  if (k + 4 <= n && reinterpret_cast<std::uintptr_t>(row + k) % 8 == 0) return *reinterpret_cast<const uint2*>(row + k);
+  std::uint32_t v[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) v[r] = k + r < n ? row[k + r] : 0u;
+  return make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
+}
+
+// The lane's inputs of 128-block `block` of a part's row.
+__device__ inline InputWords LoadInput(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t block) {
+  const Exl3Input& input = call.input;
+  const std::int64_t at = (input.index ? input.index[row] : row) * call.parts[part].x_stride, k = block * 128 + 4 * (threadIdx.x & 31);
+  InputWords words;
+  words.scale = *reinterpret_cast<const float4*>(job.input_scale + k);
+  words.x = LoadFour(call.parts[part].x + at, k, call.in_features);
+  words.up = input.up ? LoadFour(input.up + at, k, call.in_features) : make_uint2(0u, 0u);
+  words.weight = input.weight ? input.weight[row] : 1.0f;
+  return words;
+}
+
+// x * suh, where x may be a SwiGLU.
+__device__ inline void ScaledInput(const Exl3Input& input, const InputWords& words, float (&t)[4]) {
+  const auto widen = [](uint2 bits, float (&v)[4]) {
+    v[0] = __uint_as_float(bits.x << 16), v[1] = __uint_as_float(bits.x & 0xffff0000u);
+    v[2] = __uint_as_float(bits.y << 16), v[3] = __uint_as_float(bits.y & 0xffff0000u);
+  };
+  widen(words.x, t);
+  if (input.up) {
+    float up[4];
+    widen(words.up, up);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) t[r] = BF16Value(Swiglu(t[r], up[r], words.weight, input.limit));
+  }
+  t[0] = contract::Mul(t[0], words.scale.x), t[1] = contract::Mul(t[1], words.scale.y);
+  t[2] = contract::Mul(t[2], words.scale.z), t[3] = contract::Mul(t[3], words.scale.w);
+}
+
+// Family I: butterfly, then integer codes with one scale. Returns scale and sum of the block's codes.
+__device__ inline ScaleSum IntegerCodes(float act_limit, float (&t)[4], int (&code)[4]) {
+  ButterflyWarp(t);
+  const float top = MaxWarp(fmaxf(fmaxf(fabsf(t[0]), fabsf(t[1])), fmaxf(fabsf(t[2]), fabsf(t[3]))));
+  const bool zero = top < 0x1p-100f;
+  const float inverse = zero ? 0.0f : contract::Div(act_limit, top);
+#pragma unroll
+  for (int r = 0; r < 4; ++r) code[r] = zero ? 0 : static_cast<int>(fmaxf(fminf(rintf(contract::Mul(t[r], inverse)), act_limit), -act_limit));
+  int sum = code[0] + code[1] + code[2] + code[3];
+  for (int stride = 16; stride > 0; stride /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, stride);
+  return {zero ? 0.0f : contract::Div(top, act_limit), sum};
+}
+
+// code = 256 * high + low, low in -128 .. 127.
+__device__ inline void SplitCodes(const int (&code)[4], int (&high)[4], int (&low)[4]) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    high[r] = (code[r] + 128) >> 8;
+    low[r] = code[r] - 256 * high[r];
+  }
+}
+
+// Family H: t rounded to fp16, butterfly, fp16. True if a value is beyond fp16.
+__device__ inline bool HalfCodes(float (&t)[4], __half (&code)[4]) {
+  bool overflow = false;
+#pragma unroll
+  for (float& value : t) {
+    const __half rounded = __float2half_rn(value);
+    overflow = overflow || __hisinf(rounded);
+    value = __half2float(rounded);
+  }
+  ButterflyWarp(t);
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    code[r] = __float2half_rn(t[r]);
+    overflow = overflow || __hisinf(code[r]);
+  }
+  return overflow;
+}
+
+__device__ inline std::uint32_t PairBits(__half low, __half high) {
+  return static_cast<std::uint32_t>(__half_as_ushort(low)) | (static_cast<std::uint32_t>(__half_as_ushort(high)) << 16);
+}
+
+// The lane's halves of a block of a small tile's code row: of tile lane/4 the pairs q = 2*(lane%2) and the next, of the lower or upper eight inputs.
+__device__ inline void StoreSmall(std::byte* block, const __half (&code)[4]) {
+  const int lane = threadIdx.x & 31;
+  auto* at = reinterpret_cast<std::uint32_t*>(block) + lane / 4 * 8 + (lane & 1) * 4 + lane % 4 / 2;
+  at[0] = PairBits(code[0], code[1]);
+  at[2] = PairBits(code[2], code[3]);
+}
+
+// The same for byte codes, each repeated four times.
+__device__ inline void StoreSmall(std::byte* block, const int (&code)[4]) {
+  const int lane = threadIdx.x & 31;
+  const auto repeated = [](int c) { return (static_cast<std::uint32_t>(c) & 0xffu) * 0x01010101u; };
+  auto* at = reinterpret_cast<std::uint32_t*>(block) + lane / 4 * 16 + (lane & 1) * 8 + lane % 4 / 2 * 2;
+  *reinterpret_cast<uint2*>(at) = make_uint2(repeated(code[0]), repeated(code[1]));
+  *reinterpret_cast<uint2*>(at + 4) = make_uint2(repeated(code[2]), repeated(code[3]));
+}
+
+// A block of a row, by a warp, to its place in a small tile's code row; int16: high and low codes in rows `row_bytes` apart. Family I: scale and sum to
+// `scale_sum`. True if a value is beyond fp16 (family H).
+template <Exl3Form kForm>
+__device__ bool PrepareSmallBlock(const Exl3Call& call, const Exl3Job& job, const InputWords& words, std::byte* block, std::int64_t row_bytes,
+                                  ScaleSum* scale_sum) {
+  float t[4];
+  ScaledInput(call.input, words, t);
+  if constexpr (kForm == Exl3Form::kHalf) {
+    __half code[4];
+    const bool overflow = HalfCodes(t, code);
+    StoreSmall(block, code);
+    return overflow;
+  } else {
+    int code[4];
+    const ScaleSum result = IntegerCodes(static_cast<float>(job.act_limit), t, code);
+    if ((threadIdx.x & 31) == 0) *scale_sum = result;
+    if constexpr (kForm == Exl3Form::kInt16) {
+      int high[4], low[4];
+      SplitCodes(code, high, low);
+      StoreSmall(block, high);
+      StoreSmall(block + row_bytes, low);
+    } else {
+      StoreSmall(block, code);
+    }
+    return false;
+  }
+}
+
+}  // namespace lockstep::kernels
