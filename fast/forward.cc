@@ -54,6 +54,8 @@ Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_
     PoisonWorkspace(d, max_rows);
   }
   host_logits_ = {r_.backend, static_cast<std::size_t>(logit_rows * config_.vocab_size), "logits"};
+  host_draws_ = {r_.backend, static_cast<std::size_t>(logit_rows), "draws"};
+  host_drawn_ = {r_.backend, static_cast<std::size_t>(logit_rows), "draws"};
   host_pairs_ = {r_.backend, PairArrays::Bytes(config_.n_routed_experts, max_rows, config_.num_experts_per_tok), "expert pairs"};
 }
 
@@ -333,7 +335,7 @@ void Forward::RestoreStash(Segment& segment) {
 
 // --- head ------------------------------------------------------------------------------------------------------------
 
-// Logits of the rows that were asked for, as many at a time as there is room for, and the end of the step.
+// Logits of the rows that were asked for, as many at a time as there is room for, what is drawn from them, and the end of the step.
 void Forward::Head(std::span<Segment> segments) {
   layer_ = config_.num_layers;
   const std::size_t wanted = logit_row_list_.size(), room = static_cast<std::size_t>(logit_rows_);
@@ -351,14 +353,27 @@ void Forward::Head(std::span<Segment> segments) {
     } else {
       graphs_.Flush();
     }
-    CopyOut(ws().logits.data(), static_cast<std::int64_t>(end - begin) * config_.vocab_size, host_logits_.data());
+    StartDraws(begin, end);
+    if (std::ranges::any_of(segments, [](const Segment& s) { return !s.draw; })) {
+      CopyOut(ws().logits.data(), static_cast<std::int64_t>(end - begin) * config_.vocab_size, host_logits_.data());
+    }
     for (int d = 0; d < r_.backend.device_count(); ++d) r_.backend.device(d).Synchronize(r_.backend.device(d).compute());
     if (end == wanted) record_.CheckResults();
-    DeliverLogits(begin, end);
+    DeliverRows(begin, end);
   }
-  for (const Segment& s : segments) {
-    if (AnyNotFinite(s.logits)) throw InputError("head: a logit is not finite; the weights or activations overflow");
+}
+
+// Draws from rows [begin, end) of the wanted ones, which are in ws().logits; where nothing is to be drawn the largest does no harm.
+void Forward::StartDraws(std::size_t begin, std::size_t end) {
+  const auto count = static_cast<std::int64_t>(end - begin);
+  if (std::none_of(logit_row_list_.begin() + begin, logit_row_list_.begin() + end, [](const LogitRow& row) { return row.segment->draw; })) return;
+  for (std::size_t i = begin; i < end; ++i) {
+    const kernels::SamplingRow* draw = logit_row_list_[i].segment->draw;
+    host_draws_.data()[i - begin] = draw ? *draw : kernels::SamplingRow();
   }
+  device().CopyIn(stream(), ws().draws.bytes(), reinterpret_cast<const std::byte*>(host_draws_.data()), static_cast<std::size_t>(count) * sizeof(kernels::SamplingRow));
+  kernels().sample(stream(), {ws().logits.data(), count, config_.vocab_size, ws().draws.data(), ws().drawn.data()});
+  CopyOut(ws().drawn.data(), count, host_drawn_.data());
 }
 
 void Forward::HeadRows(RowRange range, float* logits) {
@@ -387,12 +402,21 @@ void Forward::HeadRows(RowRange range, float* logits) {
   Linear(r_.model.head, x, hidden, range.rows(), nullptr, config_.vocab_size, logits);
 }
 
-// Rows [begin, end) of the wanted ones are in host_logits_.
-void Forward::DeliverLogits(std::size_t begin, std::size_t end) {
+// Rows [begin, end) of the wanted ones, or what was drawn from them, are on the host.
+void Forward::DeliverRows(std::size_t begin, std::size_t end) {
+  const auto check = [](bool finite) {
+    if (!finite) throw InputError("head: a logit is not finite; the weights or activations overflow");
+  };
   for (std::size_t i = begin; i < end; ++i) {
+    const LogitRow& wanted = logit_row_list_[i];
+    if (wanted.segment->draw) {
+      wanted.segment->drawn = host_drawn_.data()[i - begin];
+      check(wanted.segment->drawn >= 0);
+      continue;
+    }
     const auto vocab = static_cast<std::size_t>(config_.vocab_size);
     const std::span<const float> row(host_logits_.data() + (i - begin) * vocab, vocab);
-    const LogitRow& wanted = logit_row_list_[i];
+    check(!AnyNotFinite(row));
     wanted.segment->logits.insert(wanted.segment->logits.end(), row.begin(), row.end());
     if (r_.options.trace) r_.options.trace->OnStep(step::kLogits, -1, wanted.position, row);
   }

@@ -118,7 +118,8 @@ class Forward {
   // The head.
   void Head(std::span<Segment> segments);
   void HeadRows(RowRange rows, float* logits);
-  void DeliverLogits(std::size_t begin, std::size_t end);
+  void StartDraws(std::size_t begin, std::size_t end);
+  void DeliverRows(std::size_t begin, std::size_t end);
 
   // Calls with the pieces that every kernel call here needs.
   void Linear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
@@ -178,6 +179,8 @@ class Forward {
   std::vector<LogitRow> logit_row_list_;
   std::vector<kernels::LinearArgs> linear_set_;
   kernels::HostArray<float> host_logits_;
+  kernels::HostArray<kernels::SamplingRow> host_draws_;
+  kernels::HostArray<std::int32_t> host_drawn_;
   kernels::HostArray<std::byte> host_pairs_;
   StepShape shape_;
 

@@ -1,9 +1,11 @@
-// From logits to a token. Greedy at temperature 0, else sampling whose randomness depends on the seed and the position alone, so the same
-// seed gives the same tokens whatever else runs.
+// How a request's tokens are chosen. Greedy at temperature 0, else drawn with a randomness that depends on the seed and the position alone, so
+// that the same seed gives the same tokens whatever else runs. kernels/sampling draws; penalties, which change logits, are the host's.
 #pragma once
 
 #include <cstdint>
 #include <span>
+
+#include "kernels/sampling/sampling.h"
 
 namespace lockstep::fast {
 
@@ -21,8 +23,15 @@ struct SamplingParams {
 // Throws InputError naming the field that is out of range.
 void CheckSampling(const SamplingParams& params);
 
-// `history`: all tokens so far, of which the last `generated` were sampled. `position`: of the token to be chosen.
-std::int32_t SampleToken(std::span<const float> logits, const SamplingParams& params, std::span<const std::int32_t> history,
+// Whether logits must be changed before a token is drawn from them.
+bool HasPenalties(const SamplingParams& params);
+
+// How the token at `position` is drawn.
+kernels::SamplingRow DrawAt(const SamplingParams& params, std::int64_t position);
+
+// The token at `position` from logits on the host, penalties included; -1 if one is not finite. `history`: all tokens so far, of which the last
+// `generated` were chosen.
+std::int32_t SampleToken(std::span<const float> logits_V, const SamplingParams& params, std::span<const std::int32_t> history,
                          std::int64_t generated, std::int64_t position);
 
 }  // namespace lockstep::fast

@@ -149,6 +149,8 @@ bool Scheduler::Plan(Sequence& sequence, std::int64_t budget) {
   segment.state = &sequence.session->state();
   segment.prompt_end = tokens;
   segment.last_rows = 1;
+  sequence.draw = DrawAt(sequence.request.sampling, tokens);
+  if (!HasPenalties(sequence.request.sampling)) segment.draw = &sequence.draw;
   const std::int64_t rows =
       ChunkRows(position, tokens, segment.last_rows, std::min(budget, sequence.remaining()));
   segment.ids =
@@ -200,7 +202,7 @@ void Scheduler::Deliver(Sequence& sequence, const Segment& segment) {
   const Request& request = sequence.request;
   const auto position = static_cast<std::int64_t>(sequence.tokens.size());
   const std::int32_t id =
-      SampleToken(segment.logits, request.sampling, sequence.tokens, sequence.answered(), position);
+      segment.draw ? segment.drawn : SampleToken(segment.logits, request.sampling, sequence.tokens, sequence.answered(), position);
   if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) {
     return Finish(sequence, FinishReason::kStop);
   }

@@ -67,6 +67,7 @@ class Scheduler {
     Request request;
     std::vector<std::int32_t> tokens;  // prompt and answer; all but the answer's last have been processed
     std::unique_ptr<FastSession> session;
+    kernels::SamplingRow draw;  // of the running step
     int waited = 0;  // steps in which its prompt got no row
     std::atomic<bool> cancelled = false;
 

@@ -7,6 +7,7 @@
 
 #include "fast/kv_state.h"
 #include "kernels/device/backend.h"
+#include "kernels/sampling/sampling.h"
 
 namespace lockstep::fast {
 
@@ -17,6 +18,9 @@ struct Segment {
   std::int64_t prompt_end = 0;        // position after the last token of the prompt that these are part of; == their end in decode
   std::int64_t last_rows = 0;         // logits wanted for positions >= prompt_end - last_rows
   std::vector<float> logits;          // out: [rows wanted in this step][V]
+  // Not null: a token is drawn from the last of these rows where the logits are, and they stay there. Outlives the step.
+  const kernels::SamplingRow* draw = nullptr;
+  std::int32_t drawn = -1;  // out, if the step reaches that row
 
   // Filled by PlanSegment.
   std::int64_t first_row = 0;      // row of the step of `first_position`

@@ -16,6 +16,9 @@ double SecondsSince(Clock::time_point begin) { return std::chrono::duration<doub
 
 constexpr auto kNever = [] { return false; };
 
+// How a step draws its tokens, as the model cards recommend; what follows is made up all the same.
+constexpr kernels::SamplingRow kDraw = {.temperature = 1.0f, .draw = std::uint64_t{1} << 52};
+
 // Sequences that are decoded together, one random token a step.
 class DecodeBatch {
  public:
@@ -33,6 +36,7 @@ class DecodeBatch {
       segment.ids = {&next_[i], 1};
       segment.prompt_end = segment.state->position + 1;
       segment.last_rows = 1;
+      segment.draw = &kDraw;
     }
     const auto begin = Clock::now();
     LOCKSTEP_CHECK(engine_.RunStep(segments_, kNever));

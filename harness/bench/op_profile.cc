@@ -95,6 +95,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::combine>("combine", &timed);
   TimeKernel<&KernelTable::engram_gate>("engram_gate", &timed);
   TimeKernel<&KernelTable::argmax>("argmax", &timed);
+  TimeKernel<&KernelTable::sample>("sample", &timed);
   return timed;
 }
 

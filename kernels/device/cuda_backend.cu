@@ -25,6 +25,7 @@
 #include "kernels/pair_groups/pair_groups_cuda.h"
 #include "kernels/random_exl3/random_exl3_cuda.h"
 #include "kernels/router/router_cuda.h"
+#include "kernels/sampling/sampling_cuda.h"
 #include "model/error.h"
 
 namespace lockstep::kernels {
@@ -69,6 +70,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.combine = CudaCombine();
   table.engram_gate = CudaEngramGate();
   table.argmax = CudaArgmax();
+  table.sample = CudaSample();
   table.random_exl3 = CudaRandomExl3();
   NameContracts(profile, &table);
   return table;

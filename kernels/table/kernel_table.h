@@ -17,6 +17,7 @@
 #include "kernels/pair_groups/pair_groups.h"
 #include "kernels/random_exl3/random_exl3.h"
 #include "kernels/router/router.h"
+#include "kernels/sampling/sampling.h"
 #include "model/numerics_options.h"
 
 namespace lockstep::kernels {
@@ -44,6 +45,7 @@ struct KernelTable {
   Kernel<CombineArgs> combine;
   Kernel<EngramGateArgs> engram_gate;
   Kernel<ArgmaxArgs> argmax;
+  Kernel<SampleArgs> sample;
   Kernel<RandomExl3Args> random_exl3;
 };
 

@@ -1,0 +1,36 @@
+// What a token weighs when one is drawn, the same on CPU and device.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/contract/exact_math.h"
+#include "kernels/contract/float_ops.h"
+#include "kernels/sampling/sampling.h"
+
+namespace lockstep::kernels {
+
+// floor(2^40 Exp((logit - best) / temperature)), or 0 for what min_p drops.
+LOCKSTEP_HD std::uint64_t SamplingWeight(float logit, float best, const SamplingRow& row) {
+  constexpr float kLowest = -28.0f;  // Exp of less is below 2^-40
+  const float x = contract::Div(contract::Sub(logit, best), row.temperature);
+  if (x < kLowest) return 0;
+  const float share = contract::Exp(x);
+  return share < row.min_p ? 0 : static_cast<std::uint64_t>(contract::Mul(share, 0x1p40f));
+}
+
+// Weight that the kept tokens reach at least: top_p of the total.
+LOCKSTEP_HD std::uint64_t NucleusWeight(std::uint64_t total, float top_p) {
+  if (top_p >= 1.0f) return total;
+  const auto part = static_cast<std::uint64_t>(static_cast<double>(top_p) * static_cast<double>(total));
+  return part < 1 ? 1 : part > total ? total : part;
+}
+
+// The weight that the drawn token is the first to pass: floor(draw kept / 2^53).
+LOCKSTEP_HD std::uint64_t DrawnWeight(std::uint64_t draw, std::uint64_t kept) {
+  const std::uint64_t draw_high = draw >> 32, draw_low = draw & 0xffffffffu, kept_high = kept >> 32, kept_low = kept & 0xffffffffu;
+  const std::uint64_t low = draw_low * kept_low, middle = draw_high * kept_low + (low >> 32), cross = draw_low * kept_high + (middle & 0xffffffffu);
+  const std::uint64_t top = draw_high * kept_high + (middle >> 32) + (cross >> 32), bottom = (cross << 32) | (low & 0xffffffffu);
+  return (top << 11) | (bottom >> 53);
+}
+
+}  // namespace lockstep::kernels
