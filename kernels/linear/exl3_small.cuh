@@ -167,7 +167,7 @@ __device__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool st
 #pragma unroll
       for (int s = 0; s < kSmallStrips; ++s) {
         std::uint32_t state[8];
-        reader.States(words + (s * 8 + tile) * kTileWords, state);
+        reader.template States<Sums::kPipes>(words + (s * 8 + tile) * kTileWords, state);
         sums.Multiply(s, state, tile_codes);
       }
     }

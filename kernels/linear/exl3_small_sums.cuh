@@ -23,6 +23,7 @@ template <int kTerms>
 class IntegerSums {
  public:
   static constexpr Exl3Form kForm = kTerms == 2 ? Exl3Form::kInt16 : Exl3Form::kInt8;
+  static constexpr int kPipes = -8;  // of RunReader::States: a multiplication a weight
 
   __device__ explicit IntegerSums(const SmallRows& rows) : rows_(rows) {
     const int lane = threadIdx.x & 31;
@@ -100,6 +101,7 @@ template <WeightForm kWeight>
 class HalfSums {
  public:
   static constexpr Exl3Form kForm = Exl3Form::kHalf;
+  static constexpr int kPipes = kWeight == WeightForm::kMcg || kWeight == WeightForm::k3inst ? 4 : 8;
 
   __device__ explicit HalfSums(const SmallRows& rows) : rows_(rows.rows) {
 #pragma unroll
