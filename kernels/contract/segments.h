@@ -17,11 +17,17 @@ struct SegmentRange {
   std::int64_t begin, end;
 };
 
-// Segment s, 0 <= s < kSegments, of length k: blocks floor(s*B/4) .. floor((s+1)*B/4)-1 of the B = ceil(k/128).
+// First of the blocks floor(s*B/4) .. floor((s+1)*B/4)-1 that segment s, 0 <= s < kSegments, has of B.
+template <class Int>
+LOCKSTEP_HD Int FirstBlock(Int blocks, Int s) {
+  return s * blocks / kSegments;
+}
+
+// Segment s of length k, which has B = ceil(k/128) blocks.
 LOCKSTEP_HD SegmentRange SegmentOf(std::int64_t k, int s) {
   const std::int64_t blocks = (k + kSegmentBlock - 1) / kSegmentBlock;
-  const std::int64_t begin = s * blocks / kSegments * kSegmentBlock;
-  const std::int64_t end = (s + 1) * blocks / kSegments * kSegmentBlock;
+  const std::int64_t begin = FirstBlock<std::int64_t>(blocks, s) * kSegmentBlock;
+  const std::int64_t end = FirstBlock<std::int64_t>(blocks, s + 1) * kSegmentBlock;
   return {begin < k ? begin : k, end < k ? end : k};
 }
 

@@ -42,11 +42,13 @@ Exl3Call CallOf(const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& 
   Exl3Call call;
   call.tiles.form = key.form;
   call.tiles.parts = g.parts();
+  bool whole = key.in_features % 4 == 0 && reinterpret_cast<std::uintptr_t>(g.up) % 8 == 0;
   for (int p = 0; p < g.parts(); ++p) {
     const LinearPart& part = g.part[static_cast<std::size_t>(p)];
     call.parts[p] = {part.x, part.x_stride, part.y_bf16, part.y_fp32, part.y_stride};
+    whole = whole && reinterpret_cast<std::uintptr_t>(part.x) % 8 == 0 && part.x_stride % 4 == 0;
   }
-  call.input = {g.x_index, g.up, g.weight, g.limit};
+  call.input = {g.x_index, g.up, g.weight, g.limit, whole};
   call.in = key.in;
   call.in_features = key.in_features;
   call.out = jobs.max_out;

@@ -19,24 +19,35 @@ struct InputWords {
   float4 scale;
 };
 
-// Four bf16 values from k on; zeros from `n` on.
-__device__ inline uint2 LoadFour(const std::uint16_t* row, std::int64_t k, std::int64_t n) {
-  if (k + 4 <= n && reinterpret_cast<std::uintptr_t>(row + k) % 8 == 0) return *reinterpret_cast<const uint2*>(row + k);
+// A row of a part: x or the gate, and what makes a SwiGLU of it.
+struct InputRow {
+  const std::uint16_t *x, *up;
+  float weight;
+};
+
+__device__ inline InputRow RowOf(const Exl3Call& call, int part, std::int64_t row) {
+  const Exl3Input& input = call.input;
+  const std::int64_t at = (input.index ? input.index[row] : row) * call.parts[part].x_stride;
+  return {call.parts[part].x + at, input.up ? input.up + at : nullptr, input.weight ? input.weight[row] : 1.0f};
+}
+
+// Four bf16 values from k on; zeros from `n` on. `whole`: aligned, and all there or none.
+__device__ inline uint2 LoadFour(const std::uint16_t* row, int k, int n, bool whole) {
+  if (whole) return k < n ? *reinterpret_cast<const uint2*>(row + k) : make_uint2(0u, 0u);
   std::uint32_t v[4];
 #pragma unroll
   for (int r = 0; r < 4; ++r) v[r] = k + r < n ? row[k + r] : 0u;
   return make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
 }
 
-// The lane's inputs of 128-block `block` of a part's row.
-__device__ inline InputWords LoadInput(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t block) {
-  const Exl3Input& input = call.input;
-  const std::int64_t at = (input.index ? input.index[row] : row) * call.parts[part].x_stride, k = block * 128 + 4 * (threadIdx.x & 31);
+// The lane's inputs of 128-block `block` of a row.
+__device__ inline InputWords LoadInput(const Exl3Call& call, const Exl3Job& job, const InputRow& row, int block) {
+  const int k = block * 128 + 4 * static_cast<int>(threadIdx.x & 31), n = call.in_features;
   InputWords words;
   words.scale = *reinterpret_cast<const float4*>(job.input_scale + k);
-  words.x = LoadFour(call.parts[part].x + at, k, call.in_features);
-  words.up = input.up ? LoadFour(input.up + at, k, call.in_features) : make_uint2(0u, 0u);
-  words.weight = input.weight ? input.weight[row] : 1.0f;
+  words.x = LoadFour(row.x, k, n, call.input.whole);
+  words.up = row.up ? LoadFour(row.up, k, n, call.input.whole) : make_uint2(0u, 0u);
+  words.weight = row.weight;
   return words;
 }
 
@@ -57,17 +68,35 @@ __device__ inline void ScaledInput(const Exl3Input& input, const InputWords& wor
   t[2] = contract::Mul(t[2], words.scale.z), t[3] = contract::Mul(t[3], words.scale.w);
 }
 
+__device__ inline int SumWarp(int x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(0xffffffffu, x);
+#else
+  for (int stride = 16; stride > 0; stride /= 2) x += __shfl_xor_sync(0xffffffffu, x, stride);
+  return x;
+#endif
+}
+
+// The largest of a warp's values that are not negative; a NaN only counts where there is nothing else.
+__device__ inline float TopWarp(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const bool nan = x != x;
+  const float top = __uint_as_float(__reduce_max_sync(0xffffffffu, nan ? 0u : __float_as_uint(x)));
+  return __all_sync(0xffffffffu, nan) ? x : top;
+#else
+  return MaxWarp(x);
+#endif
+}
+
 // Family I: butterfly, then integer codes with one scale. Returns scale and sum of the block's codes.
 __device__ inline ScaleSum IntegerCodes(float act_limit, float (&t)[4], int (&code)[4]) {
   ButterflyWarp(t);
-  const float top = MaxWarp(fmaxf(fmaxf(fabsf(t[0]), fabsf(t[1])), fmaxf(fabsf(t[2]), fabsf(t[3]))));
+  const float top = TopWarp(fmaxf(fmaxf(fabsf(t[0]), fabsf(t[1])), fmaxf(fabsf(t[2]), fabsf(t[3]))));
   const bool zero = top < 0x1p-100f;
   const float inverse = zero ? 0.0f : contract::Div(act_limit, top);
 #pragma unroll
   for (int r = 0; r < 4; ++r) code[r] = zero ? 0 : static_cast<int>(fmaxf(fminf(rintf(contract::Mul(t[r], inverse)), act_limit), -act_limit));
-  int sum = code[0] + code[1] + code[2] + code[3];
-  for (int stride = 16; stride > 0; stride /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, stride);
-  return {zero ? 0.0f : contract::Div(top, act_limit), sum};
+  return {zero ? 0.0f : contract::Div(top, act_limit), SumWarp(code[0] + code[1] + code[2] + code[3])};
 }
 
 // code = 256 * high + low, low in -128 .. 127.

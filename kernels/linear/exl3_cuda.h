@@ -97,10 +97,10 @@ struct Exl3Tiles {
 
   // Loads that do not need each other stand together, before any branch: their latencies overlap.
   __device__ bool FindExpert(std::int64_t index, int part, RowTile* tile, Exl3Job* job) const {
-    const auto group = static_cast<std::int32_t>(index) / experts.tiles_per_group;
+    const std::int32_t at = static_cast<std::int32_t>(index), group = experts.tiles_per_group > 1 ? at / experts.tiles_per_group : at;
     const std::int32_t active = *experts.groups.num_active, named = experts.groups.active_X[group];
     const std::int32_t expert = group < active ? named : 0;
-    const std::int32_t first = (static_cast<std::int32_t>(index) - group * experts.tiles_per_group) * tile_rows;
+    const std::int32_t first = (at - group * experts.tiles_per_group) * tile_rows;
     const std::int32_t rows = experts.groups.count_X[expert] - first, begin = experts.groups.begin_X[expert] + first;
     const std::byte* blob = experts.blob_X[expert];
     const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(experts.forms + experts.form_X[expert] * experts.form_bytes + experts.spec_offset[part]);
@@ -130,6 +130,7 @@ struct Exl3Input {
   const std::uint16_t* up = nullptr;    // not null: x[r] = bf16([weight *] silu(min(gate, limit)) * clamp(up, -limit, limit)), one part
   const float* weight = nullptr;        // [rows] or null
   float limit = 0.0f;                   // 0: no clamp
+  bool whole = false;                   // all parts' rows, and `up`, are 8-byte aligned and in_features is a multiple of four
 };
 
 // Scale and code sum of a row's 128-block, family I.
@@ -142,8 +143,8 @@ struct Exl3Call {
   Exl3Tiles tiles;
   Exl3Part parts[kExl3Parts];
   Exl3Input input;
-  std::int64_t in = 0, in_features = 0;  // padded; stored
-  std::int64_t out = 0;                  // the widest job's, padded
+  std::int32_t in = 0, in_features = 0;  // padded; stored
+  std::int32_t out = 0;                  // the widest job's, padded
   std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
   bool prepared = true;                  // false: the product prepares the rows itself
   std::int32_t* overflow = nullptr;
@@ -167,7 +168,7 @@ inline constexpr int kExl3Columns = 128;    // outputs of a block: one Hadamard 
 inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n of an m16n8 product
 
 // Floats of Exl3Call::partial for 128 outputs of a small tile.
-__host__ __device__ inline std::int64_t SmallPartialFloats(std::int64_t tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
+__host__ __device__ constexpr int SmallPartialFloats(int tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
 
 // Each runs over all tiles of the call. Defined in the .cu files named after them.
 void LaunchExl3Prepare(const Exl3Call& call, bool large, CudaStream& stream);

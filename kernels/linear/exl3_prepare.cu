@@ -90,9 +90,10 @@ __global__ void Exl3PrepareSmallKernel(const __grid_constant__ Exl3Call call, st
   if (!FindRow(call, first_tile, &at)) return;
   const std::int64_t blocks = call.in / 128, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
   std::byte* codes = call.codes + call.terms() * at.slot * row_bytes;
+  const InputRow row = RowOf(call, static_cast<int>(blockIdx.z), at.row);
   bool overflow = false;
   for (std::int64_t block = threadIdx.x / 32; block < blocks; block += blockDim.x / 32) {
-    const InputWords words = LoadInput(call, at.job, static_cast<int>(blockIdx.z), at.row, block);
+    const InputWords words = LoadInput(call, at.job, row, static_cast<int>(block));
     std::byte* to = codes + block * 8 * kCodeTileBytes<kForm>;
     overflow = PrepareSmallBlock<kForm>(call, at.job, words, to, row_bytes, call.scale_sums + at.slot * blocks + block) || overflow;
   }
@@ -106,9 +107,10 @@ __global__ void Exl3PrepareLargeKernel(const __grid_constant__ Exl3Call call, st
   PreparedRow at;
   if (!FindRow(call, first_tile, &at)) return;
   const std::int64_t blocks = call.in / 128;
+  const InputRow row = RowOf(call, static_cast<int>(blockIdx.z), at.row);
   bool overflow = false;
   for (std::int64_t block = threadIdx.x / 32; block < blocks; block += blockDim.x / 32) {
-    const InputWords words = LoadInput(call, at.job, static_cast<int>(blockIdx.z), at.row, block);
+    const InputWords words = LoadInput(call, at.job, row, static_cast<int>(block));
     overflow = PrepareLargeBlock(call, at.job, words, at.slot, block, scale_sum + block) || overflow;
   }
   if (overflow && call.overflow) *call.overflow = 1;

@@ -18,14 +18,14 @@ namespace lockstep::kernels {
 inline constexpr int kSmallStages = 3, kSmallThreads = 32 * kSmallWarps;  // of a group of warps that shares the outputs
 inline constexpr int kMaxSmallGroups = 8, kMaxSmallThreads = kMaxSmallGroups * kSmallThreads;  // that share the segment; so 64 registers
 
-__host__ __device__ inline int MaxSegmentBlocks(std::int64_t in) { return static_cast<int>((in / 128 + contract::kSegments - 1) / contract::kSegments); }
+__host__ __device__ constexpr int MaxSegmentBlocks(int in) { return (in / 128 + contract::kSegments - 1) / contract::kSegments; }
 
 // Shared memory of a block: codes, scales and sums of the rows, sums of 128-blocks of the later groups, a ring a warp. Byte offsets.
 struct SmallLayout {
   int code_row, scale_sums, sums, rings;
 
   template <Exl3Form kForm>
-  static __host__ __device__ SmallLayout Of(std::int64_t in, int rows, int groups) {
+  static __host__ __device__ SmallLayout Of(int in, int rows, int groups) {
     const int blocks = MaxSegmentBlocks(in);
     SmallLayout layout;
     layout.code_row = blocks * 8 * kCodeTileBytes<kForm> + kCodeTileBytes<kForm>;  // lanes of a row apart by whole phases of the banks
@@ -42,9 +42,8 @@ struct SmallPlace {
   Exl3Job job;
   int part;
   std::int64_t slot;
-  std::int64_t first_block;  // of the segment
-  int blocks;
-  std::int64_t column;  // first output of the block
+  int first_block, blocks;  // of the segment
+  int column;  // first output of the block
 };
 
 // What a warp has to do: 128-blocks begin .. end - 1 of the segment for two strips. Half a warp copies each strip, 128 inputs a stage.
@@ -56,10 +55,11 @@ struct SmallShare {
   __device__ SmallShare(const Exl3Call& call, const SmallPlace& place, int groups, std::byte* rings) {
     const int group = static_cast<int>(threadIdx.x) / kSmallThreads, warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x & 31;
     const int block_bytes = 128 * place.job.bits_x2;  // of a strip
-    begin = place.blocks * group / groups;
-    end = place.blocks * (group + 1) / groups;
-    const std::int64_t strip = place.column / 16 + kSmallStrips * (warp % kSmallWarps) + lane / 16;
-    from = reinterpret_cast<const std::byte*>(place.job.tiles) + (strip * (call.in / 128) + place.first_block + begin) * block_bytes + lane % 16 * 16;
+    const int shift = 31 - __clz(groups);  // a power of two
+    begin = place.blocks * group >> shift;
+    end = place.blocks * (group + 1) >> shift;
+    const int strip = place.column / 16 + kSmallStrips * (warp % kSmallWarps) + lane / 16, block = strip * (call.in / 128) + place.first_block + begin;
+    from = reinterpret_cast<const std::byte*>(place.job.tiles) + static_cast<std::int64_t>(block) * block_bytes + lane % 16 * 16;
     ring = rings + warp * kSmallStages * kSmallStrips * block_bytes;
   }
 
@@ -67,6 +67,7 @@ struct SmallShare {
   __device__ void FetchFirst(int bits_x2) {
     std::byte* to = ring + (threadIdx.x & 31) / 16 * (128 * bits_x2) + threadIdx.x % 16 * 16;
     for (int s = 0; s < kSmallStages - 1; ++s) {
+#pragma unroll 1
       for (int chunk = threadIdx.x % 16; begin + s < end && chunk < 8 * bits_x2; chunk += 16) {
         const int at = (chunk - threadIdx.x % 16) * 16;
         CopyAsync16(to + at, from + at);
@@ -113,20 +114,24 @@ __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const S
 // The same from the rows themselves, a 128-block a warp at a time; the next one's words are on their way while one is prepared.
 template <Exl3Form kForm>
 __device__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
+  static_assert(kExl3OwnRows == 2);
   const int units = place.tile.rows * place.blocks, warps = static_cast<int>(blockDim.x / 32);
   auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
+  const InputRow first = RowOf(call, place.part, place.tile.begin), second = place.tile.rows > 1 ? RowOf(call, place.part, place.tile.begin + 1) : first;
   const auto load = [&](int unit) {
-    return LoadInput(call, place.job, place.part, place.tile.begin + unit / place.blocks, place.first_block + unit % place.blocks);
+    const bool of_first = unit < place.blocks;
+    const InputRow row = {of_first ? first.x : second.x, of_first ? first.up : second.up, of_first ? first.weight : second.weight};
+    return LoadInput(call, place.job, row, place.first_block + (of_first ? unit : unit - place.blocks));
   };
   bool overflow = false;
   int unit = static_cast<int>(threadIdx.x / 32);
   InputWords words = {};
   if (unit < units) words = load(unit);
   while (unit < units) {
-    const int next = unit + warps;
+    const int next = unit + warps, row = unit < place.blocks ? 0 : 1;
     InputWords next_words = {};
     if (next < units) next_words = load(next);
-    std::byte* block = shared + unit / place.blocks * call.terms() * layout.code_row + unit % place.blocks * 8 * kCodeTileBytes<kForm>;
+    std::byte* block = shared + row * call.terms() * layout.code_row + (unit - row * place.blocks) * 8 * kCodeTileBytes<kForm>;
     overflow = PrepareSmallBlock<kForm>(call, place.job, words, block, layout.code_row, scale_sums + unit) || overflow;
     words = next_words;
     unit = next;
@@ -250,8 +255,7 @@ __device__ inline void BeginSmall(const Exl3Call& call) {
 // Finishes the rows of an output whose segments are all there.
 template <bool kInteger>
 __device__ void FinishRows(const Exl3Call& call, const SmallPlace& place, const float* partial, const float* z) {
-  const std::int64_t segment_size = call.tiles.tile_rows * kExl3Columns;
-  const int lane = threadIdx.x & 31;
+  const int segment_size = call.tiles.tile_rows * kExl3Columns, lane = threadIdx.x & 31;
   for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {
     float4 s[contract::kSegments];
     float correction[contract::kSegments] = {};
@@ -271,8 +275,8 @@ __device__ void FinishRows(const Exl3Call& call, const SmallPlace& place, const 
 template <bool kInteger, class Product>
 __device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Product product) {
   BeginSmall(call);
-  const std::int64_t index = first_tile + blockIdx.y, column_block = blockIdx.x / contract::kSegments;
-  const int segment = static_cast<int>(blockIdx.x) % contract::kSegments;
+  const std::int64_t index = first_tile + blockIdx.y;
+  const int segment = static_cast<int>(blockIdx.x) % contract::kSegments, column_block = static_cast<int>(blockIdx.x) / contract::kSegments;
   SmallPlace place;
   place.part = static_cast<int>(blockIdx.z);
   place.column = column_block * kExl3Columns;
@@ -280,14 +284,13 @@ __device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Produc
     WaitForKernelsBefore();  // this kernel must not end before the one before it
     return;
   }
-  const contract::SegmentRange range = contract::SegmentOf(call.in, segment);
+  place.first_block = contract::FirstBlock(call.in / 128, segment);
+  place.blocks = contract::FirstBlock(call.in / 128, segment + 1) - place.first_block;
   place.slot = call.tiles.SlotOf(index, place.part);
-  place.first_block = range.begin / 128;
-  place.blocks = static_cast<int>((range.end - range.begin) / 128);
-  const std::int64_t output = (place.part * call.tiles.count + index) * (call.out / kExl3Columns) + column_block;
-  float* partial = call.partial + output * SmallPartialFloats(call.tiles.tile_rows);
-  float* z = partial + contract::kSegments * call.tiles.tile_rows * kExl3Columns;
-  product(call, place, partial + segment * call.tiles.tile_rows * kExl3Columns, z + segment * call.tiles.tile_rows);
+  const int rows = call.tiles.tile_rows, output = (place.part * static_cast<int>(call.tiles.count) + static_cast<int>(index)) * (call.out / kExl3Columns) + column_block;
+  float* partial = call.partial + static_cast<std::int64_t>(output) * SmallPartialFloats(rows);
+  float* z = partial + contract::kSegments * rows * kExl3Columns;
+  product(call, place, partial + segment * rows * kExl3Columns, z + segment * rows);
   if (LastToArrive(call.arrivals + output, contract::kSegments)) FinishRows<kInteger>(call, place, partial, z);
 }
 
