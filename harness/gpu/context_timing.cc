@@ -1,5 +1,5 @@
-// Times every CUDA operation but experts and EXL3 linears at the full shapes of both models, beside its floor, and compares sampled rows of each
-// timed result with the CPU kernel's bits. Usage: context_timing [attention | index | rows [operation] | dense]. Exit 1 if a bit differs.
+// Times every CUDA operation but experts at the full shapes of both models, beside its floor, and compares sampled rows of each
+// timed result with the CPU kernel's bits. Usage: context_timing [attention | index | rows [operation] | dense | projections [shape]]. Exit 1 if a bit differs.
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -35,6 +35,7 @@ int Main(int argc, char** argv) {
   TimingRun run{stream, *cpu, kernels::MakeCpuTable(BestIsa(), Profile::kSm90), values, ceilings, table, argc > 2 ? argv[2] : ""};
   if (wanted("rows")) TimeRowOperations(run);
   if (wanted("dense")) TimeDenseLinears(run);
+  if (wanted("projections")) TimeProjections(run);
   if (wanted("attention")) TimeAttention(run);
   if (wanted("index")) TimeIndexSelect(run);
   return table.failures() > 0 ? 1 : 0;

@@ -102,5 +102,6 @@ void TimeAttention(TimingRun& run);
 void TimeIndexSelect(TimingRun& run);
 void TimeRowOperations(TimingRun& run);
 void TimeDenseLinears(TimingRun& run);
+void TimeProjections(TimingRun& run);
 
 }  // namespace lockstep::timing

@@ -81,7 +81,7 @@ void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
   call->prepared = call->max_tile_rows > kExl3OwnRows;
   if (call->prepared) {
     SetCodes(stream, true, call);
-    LaunchExl3Prepare(*call, false, stream);
+    LaunchExl3PrepareSmall(*call, stream);
   }
   int max_bits = 0;
   for (const auto& [codebook, bits_x2] : jobs.rates) max_bits = std::max(max_bits, bits_x2);
@@ -92,10 +92,10 @@ void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
 // Large tiles: prepares the rows, then a launch a rate.
 void LaunchLarge(CudaStream& stream, TileSize size, const LaunchJobs& jobs, Exl3Call* call) {
   SetCodes(stream, false, call);
-  LaunchExl3Prepare(*call, true, stream);
+  LaunchExl3PrepareLarge(*call, stream);
   for (const auto& [codebook, bits_x2] : jobs.rates) {
-    if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, CodeRows(size), codebook, bits_x2, stream.handle());
-    else LaunchExl3LargeInteger(*call, CodeRows(size), bits_x2, stream.handle());
+    if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, CodeRows(size), codebook, bits_x2, stream);
+    else LaunchExl3LargeInteger(*call, CodeRows(size), bits_x2, stream);
   }
 }
 

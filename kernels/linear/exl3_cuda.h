@@ -1,5 +1,5 @@
 // EXL3 linears on the device: what the kernels of a call share. Tiles of one or two rows are one launch (exl3_small.cuh). Of more: a call prepares
-// its rows (exl3_prepare.cu), then multiplies, up to eight rows by exl3_small.cuh, many by exl3_large.cuh. Contract: docs/numerics.md section 4.
+// its rows (exl3_prepare_*.cu), then multiplies, up to eight rows by exl3_small.cuh, many by exl3_large.cuh. Contract: docs/numerics.md section 4.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -171,11 +171,12 @@ inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n 
 __host__ __device__ constexpr int SmallPartialFloats(int tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
 
 // Each runs over all tiles of the call. Defined in the .cu files named after them.
-void LaunchExl3Prepare(const Exl3Call& call, bool large, CudaStream& stream);
+void LaunchExl3PrepareSmall(const Exl3Call& call, CudaStream& stream);
+void LaunchExl3PrepareLarge(const Exl3Call& call, CudaStream& stream);
 void LaunchExl3SmallInteger(const Exl3Call& call, int max_bits_x2, CudaStream& stream);
 void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, CudaStream& stream);
 // `slots`: code rows of a tile, 64 or 128. All jobs have `bits_x2` (and codebook).
-void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, cudaStream_t stream);
-void LaunchExl3LargeHalf(const Exl3Call& call, int slots, Codebook codebook, int bits_x2, cudaStream_t stream);
+void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, CudaStream& stream);
+void LaunchExl3LargeHalf(const Exl3Call& call, int slots, Codebook codebook, int bits_x2, CudaStream& stream);
 
 }  // namespace lockstep::kernels

@@ -6,8 +6,9 @@
 #include <algorithm>
 
 #include "kernels/contract/segments.h"
+#include "kernels/device/launch.cuh"
 #include "kernels/linear/async_copy.cuh"
-#include "kernels/linear/exl3_epilogue.cuh"
+#include "kernels/linear/exl3_large_epilogue.cuh"
 #include "kernels/linear/stage_copies.cuh"
 #include "kernels/linear/tile_product.cuh"
 #include "kernels/linear/trellis_cuda.cuh"
@@ -25,10 +26,10 @@ struct LargeStage {
   static constexpr int kBytes = (kCodes + kWeights + kScales + 1023) / 1024 * 1024;  // codes on multiples of 1024
 };
 
-// Shared memory: the ring and the folds of segments 0+1 and 2 (+3), reused for the result [kSlots][132] of the epilogue.
+// Shared memory: the ring, then two folds of segments; the result of the epilogue and the corrections of its rows take their place.
 template <int kB2, int kSlots>
 struct LargeShared {
-  static constexpr std::size_t kFolds = 2 * std::size_t{kSlots} / 2 * kLargeThreads * sizeof(float), kResult = std::size_t{kSlots} * 132 * sizeof(float);
+  static constexpr std::size_t kFolds = 2 * std::size_t{kSlots} / 2 * kLargeThreads * sizeof(float), kResult = std::size_t{kSlots} * (ResultTile::kRow + 1) * sizeof(float);
   // Tiles of 64 rows leave room for a second block on the multiprocessor.
   static constexpr int kStages = kSlots > 64 && 4 * LargeStage<kB2, kSlots>::kBytes + kFolds + 64 <= kMaxShared ? 4 : 3;
   static constexpr std::size_t kRing = std::size_t{kStages} * LargeStage<kB2, kSlots>::kBytes;
@@ -129,14 +130,53 @@ __device__ void AddBlock(const float* scales, const float (&sum)[kSlots / 2], fl
   }
 }
 
-// Folds of the segments so far: a = s0 + s1, b = s2 + s3. Values of a thread lie kLargeThreads apart.
-template <int kCount>
-__device__ void FoldSegment(int segment, float* folds, float (&sum)[kCount]) {
-  float* at = folds + segment / 2 * kCount * kLargeThreads + threadIdx.x;
+// Folded sums in shared memory, four of a thread together: [kResults/4][kLargeThreads].
+template <int kResults>
+class Fold {
+ public:
+  __device__ explicit Fold(std::byte* memory) : at_(reinterpret_cast<float4*>(memory) + threadIdx.x) {}
+
+  __device__ void Store(const float (&y)[kResults]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    at[i * kLargeThreads] = contract::Add(at[i * kLargeThreads], sum[i]);
-    sum[i] = 0.0f;
+    for (int i = 0; i < kResults / 4; ++i) at_[i * kLargeThreads] = make_float4(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]);
+  }
+  // y = what was stored + y.
+  __device__ void AddTo(float (&y)[kResults]) const {
+#pragma unroll
+    for (int i = 0; i < kResults / 4; ++i) {
+      const float4 stored = at_[i * kLargeThreads];
+      y[4 * i] = contract::Add(stored.x, y[4 * i]), y[4 * i + 1] = contract::Add(stored.y, y[4 * i + 1]);
+      y[4 * i + 2] = contract::Add(stored.z, y[4 * i + 2]), y[4 * i + 3] = contract::Add(stored.w, y[4 * i + 3]);
+    }
+  }
+
+ private:
+  float4* at_;
+};
+
+// After a segment: s0, then a = s0 + s1, and s2 wait in `folds`, and y starts anew; after the last, y = a + (s2 + s3).
+template <int kResults>
+__device__ void FoldSegment(int segment, std::byte* folds, float (&y)[kResults]) {
+  Fold<kResults> first(folds), second(folds + kResults * kLargeThreads * 4);
+  if (segment == 3) {
+    second.AddTo(y);
+    first.AddTo(y);
+    return;
+  }
+  if (segment == 1) first.AddTo(y);
+  (segment == 2 ? second : first).Store(y);
+#pragma unroll
+  for (float& value : y) value = 0.0f;
+}
+
+// A thread's folded sums, which lie as AddBlock leaves them, to the tile's result.
+template <int kTerms, int kResults>
+__device__ void StoreResult(const float (&y)[kResults], float* result) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
+#pragma unroll
+  for (int i = 0; i < kResults; ++i) {
+    const int row = kTerms == 2 ? i / 2 * 4 + q : i / 4 * 8 + 2 * q + i % 2, strip_column = kTerms == 2 ? g + i % 2 * 8 : g + i % 4 / 2 * 8;
+    result[ResultTile::At(row, 16 * warp + strip_column)] = y[i];
   }
 }
 
@@ -144,14 +184,10 @@ __device__ void FoldSegment(int segment, float* folds, float (&sum)[kCount]) {
 template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
 __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const RowTile& tile, int part, std::int64_t slot, std::int64_t column) {
   constexpr bool kInteger = kWeight == WeightForm::kMul1Integer;
-  constexpr int kSums = kSlots / 2, kResults = kSums / kTerms, kStages = LargeShared<kB2, kSlots>::kStages;
+  constexpr int kSums = kSlots / 2, kResults = kSums / kTerms, kRows = kSlots / kTerms, kStages = LargeShared<kB2, kSlots>::kStages;
   using Stage = LargeStage<kB2, kSlots>;
   extern __shared__ __align__(1024) std::byte large_shared[];
   std::byte* const ring_end = large_shared + kStages * Stage::kBytes;
-  float* folds = reinterpret_cast<float*>(ring_end);
-#pragma unroll
-  for (int i = 0; i < 2 * kResults; ++i) folds[i * kLargeThreads + threadIdx.x] = 0.0f;
-
   LargeStream<kB2, kSlots, kInteger> stream(call, job, slot, column, large_shared + LargeShared<kB2, kSlots>::kBarriers);
   __syncthreads();
   int to_copy = static_cast<int>(call.in / kHalf);  // halves
@@ -201,30 +237,22 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
       }
     }
     if constexpr (kInteger) {
-      FoldSegment(s, folds, y);
+      FoldSegment(s, ring_end, y);
     } else {
       TileProduct<kSlots>::Wait(sum, a[1]);
-      FoldSegment(s, folds, sum);
+      FoldSegment(s, ring_end, sum);
     }
   }
 
-  // Results [row][column] for the rows' epilogue. The ring is free once every warp is here; own folds are read before they are overwritten.
-#pragma unroll
-  for (int i = 0; i < kResults; ++i) sum[i] = contract::Add(folds[i * kLargeThreads + threadIdx.x], folds[(kResults + i) * kLargeThreads + threadIdx.x]);
-  __syncthreads();
+  const TileEpilogue<kInteger> epilogue(call, job, part, column);
+  __syncthreads();  // ring and folds are read
   auto* result = reinterpret_cast<float*>(large_shared);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
-#pragma unroll
-  for (int i = 0; i < kResults; ++i) {
-    const int row = kTerms == 2 ? i / 2 * 4 + q : i / 4 * 8 + 2 * q + i % 2, strip_column = kTerms == 2 ? g + i % 2 * 8 : g + i % 4 / 2 * 8;
-    result[row * 132 + 16 * warp + strip_column] = sum[i];
-  }
+  auto* corrections = result + kRows * ResultTile::kRow;
+  if (kInteger && threadIdx.x < kRows) corrections[threadIdx.x] = call.z[slot + threadIdx.x];
+  if constexpr (kInteger) StoreResult<kTerms>(y, result);
+  else StoreResult<kTerms>(sum, result);
   __syncthreads();
-  for (int row = warp; row < tile.rows; row += kLargeThreads / 32) {
-    const float4 r = *reinterpret_cast<const float4*>(result + row * 132 + 4 * lane);
-    float v[4] = {r.x, r.y, r.z, r.w};
-    FinishRow<kInteger>(call, job, part, tile.begin + row, column, kInteger ? call.z[slot + row] : 0.0f, v);
-  }
+  epilogue.Run(tile, result, corrections);
 }
 
 template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
@@ -239,21 +267,21 @@ __global__ void __launch_bounds__(kLargeThreads, kSlots == 64 ? 2 : 1) Exl3Large
 }
 
 template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
-void LaunchLarge(const Exl3Call& call, cudaStream_t stream) {
+void LaunchLarge(const Exl3Call& call, CudaStream& stream) {
   constexpr std::size_t kShared = LargeShared<kB2, kSlots>::kBytes;
   auto* kernel = Exl3LargeKernel<kB2, kSlots, kWeight, kTerms>;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)), "exl3 product: shared memory");
+  AllowShared(kernel, stream.device());
   constexpr std::int64_t kMaxGridY = 65535;
   for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
     const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
                     static_cast<unsigned>(call.tiles.parts));
-    kernel<<<grid, kLargeThreads, kShared, stream>>>(call, begin);
+    kernel<<<grid, kLargeThreads, kShared, stream.handle()>>>(call, begin);
   }
   CheckLaunch("exl3 product of many rows");
 }
 
 template <int kSlots, WeightForm kWeight, int kTerms>
-void LaunchLargeOfRate(const Exl3Call& call, int bits_x2, cudaStream_t stream) {
+void LaunchLargeOfRate(const Exl3Call& call, int bits_x2, CudaStream& stream) {
   switch (bits_x2) {
     case 2: return LaunchLarge<2, kSlots, kWeight, kTerms>(call, stream);
     case 3: return LaunchLarge<3, kSlots, kWeight, kTerms>(call, stream);

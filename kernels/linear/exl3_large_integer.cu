@@ -3,7 +3,7 @@
 
 namespace lockstep::kernels {
 
-void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, cudaStream_t stream) {
+void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, CudaStream& stream) {
   constexpr WeightForm kWeight = WeightForm::kMul1Integer;
   if (call.terms() == 2) {
     if (slots == 64) LaunchLargeOfRate<64, kWeight, 2>(call, bits_x2, stream);
