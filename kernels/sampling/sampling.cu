@@ -1,5 +1,5 @@
-// Tokens from rows of logits, a block a row. What sorting finds on the CPU, histograms of weights find here: the digits of the logit at which
-// the running weight passes an amount, then the id among equals.
+// Tokens from rows of logits, a block a row. What sorting finds on the CPU, histograms of weights find here: the exponent at which the running
+// weight passes an amount, then the digits of the logit, then the id among equals.
 #include "kernels/contract/total_order.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/sampling/sampling_cuda.h"
@@ -11,12 +11,14 @@ namespace {
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits, kBinsAWarp = kBins / kWarps;
 constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr float kBinsAUnit = kBins / -kLowestExponent * 0.99f;  // of the exponent
 
 struct SampleShared {
-  unsigned long long weight[kBins];
+  unsigned long long weight[kBins];  // by exponent
+  unsigned long long digit[kBins];   // of one bin, by a digit of the logit
   unsigned long long warp[kWarps];
   unsigned long long sum;  // of what comes before the chosen bin
-  std::uint32_t bin;
+  int bin;
   std::uint64_t key;
 };
 
@@ -31,133 +33,154 @@ struct Reached {
   unsigned long long weight;  // running, that token's included
 };
 
-// A row's logits.
-class SampledRow {
+// What counts of a row, and by which bin: exponents fall with the rank, so bins follow each other in order of rank.
+struct SampledWeight {
+  SamplingRow row;
+  float best;
+  std::uint64_t lowest = 0;  // rank key of the last token that counts
+  bool count = false;        // every token as one
+
+  __device__ float Exponent(float logit) const { return SamplingExponent(logit, best, row); }
+  __device__ int Bin(float exponent) const { return exponent < kLowestExponent ? kBins : static_cast<int>(contract::Mul(-exponent, kBinsAUnit)); }
+  __device__ unsigned long long Of(int v, float logit, float exponent) const {
+    if (contract::RankKey(logit, static_cast<std::uint32_t>(v)) < lowest) return 0;
+    const std::uint64_t weight = SamplingWeight(exponent, row);
+    return count && weight > 0 ? 1 : weight;
+  }
+};
+
+// A row's logits under a weight. Equal logits weigh the same or nothing, and those that weigh have the smaller ids.
+class WeightedRow {
  public:
-  __device__ SampledRow(const float* logits, int vocab, SampleShared& shared) : logits_(logits), vocab_(vocab), s_(shared) {}
-
-  // Rank key of the best; 0 where a logit is not finite.
-  __device__ std::uint64_t Best() {
-    std::uint64_t best = 0;
-    bool bad = false;
+  __device__ WeightedRow(const float* logits, int vocab, const SampledWeight& weight, SampleShared& shared) : logits_(logits), vocab_(vocab), w_(weight), s_(shared) {
+    Clear(s_.weight);
     for (int v = threadIdx.x; v < vocab_; v += kThreads) {
-      const float logit = logits_[v];
-      bad = bad || !isfinite(logit);
-      best = max(best, contract::RankKey(logit, static_cast<std::uint32_t>(v)));
+      const float logit = logits_[v], exponent = w_.Exponent(logit);
+      if (const unsigned long long weight_v = w_.Of(v, logit, exponent); weight_v > 0) atomicAdd(&s_.weight[w_.Bin(exponent)], weight_v);
     }
-    bad = __syncthreads_or(bad);
-    for (int stride = 16; stride > 0; stride /= 2) best = max(best, static_cast<std::uint64_t>(__shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(best), stride)));
-    if (threadIdx.x % 32 == 0) s_.warp[threadIdx.x / 32] = best;
     __syncthreads();
-    best = 0;
-    for (int w = 0; w < kWarps; ++w) best = max(best, static_cast<std::uint64_t>(s_.warp[w]));
-    return bad ? 0 : best;
   }
 
-  template <class Weight>
-  __device__ unsigned long long Total(Weight weight) {
+  __device__ unsigned long long Total() {
     unsigned long long sum = 0;
-    for (int v = threadIdx.x; v < vocab_; v += kThreads) sum += weight(v, logits_[v]);
-    return SumBlock(sum);
-  }
-
-  // `amount` is above 0 and at most the total; equal logits weigh the same or nothing, and those that weigh have the smaller ids.
-  template <class Weight>
-  __device__ Reached Reach(Weight weight, unsigned long long amount) {
-    std::uint32_t prefix = 0;
-    unsigned long long before = 0;
-    for (int shift = 32 - kDigitBits; shift > -kDigitBits; shift -= kDigitBits) {
-      const int low = max(shift, 0), above = shift + kDigitBits;  // the last digit is shorter
-      for (int b = threadIdx.x; b < kBins; b += kThreads) s_.weight[b] = 0;
-      __syncthreads();
-      for (int v = threadIdx.x; v < vocab_; v += kThreads) {
-        const std::uint32_t key = contract::OrderKey(logits_[v]);
-        if (above < 32 && (key >> above) != prefix) continue;
-        if (const std::uint64_t w = weight(v, logits_[v]); w > 0) atomicAdd(&s_.weight[(key >> low) & ((1u << (above - low)) - 1u)], static_cast<unsigned long long>(w));
-      }
-      __syncthreads();
-      FindBin(amount - before);
-      before += s_.sum;
-      prefix = (prefix << (above - low)) | s_.bin;
-      __syncthreads();
-    }
-    return FindAmongEqual(weight, prefix, amount, before);
-  }
-
- private:
-  __device__ unsigned long long SumBlock(unsigned long long sum) {
+    for (int b = threadIdx.x; b < kBins; b += kThreads) sum += s_.weight[b];
     sum = SumWarp(sum);
-    __syncthreads();
     if (threadIdx.x % 32 == 0) s_.warp[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0;
     for (int w = 0; w < kWarps; ++w) sum += s_.warp[w];
+    __syncthreads();
     return sum;
   }
 
-  // The bin from the top down at which the running weight reaches `amount`, and the weight before it.
-  __device__ void FindBin(unsigned long long amount) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, top = kBins - 1 - warp * kBinsAWarp;
-    unsigned long long own = 0;
-    for (int b = lane; b < kBinsAWarp; b += 32) own += s_.weight[top - b];
-    own = SumWarp(own);
-    if (lane == 0) s_.warp[warp] = own;
-    __syncthreads();
-    unsigned long long before = 0;
-    for (int w = 0; w < warp; ++w) before += s_.warp[w];
-    if (lane == 0 && before < amount && before + own >= amount) {
-      int bin = top;
-      while (before + s_.weight[bin] < amount) before += s_.weight[bin--];
-      s_.bin = static_cast<std::uint32_t>(bin);
-      s_.sum = before;
+  // `amount` is above 0 and at most the total.
+  __device__ Reached Reach(unsigned long long amount) {
+    unsigned long long before = FindBin(s_.weight, 1, amount);
+    const int bin = s_.bin;
+    std::uint32_t prefix = 0;
+    for (int above = 32; above > 0; above -= kDigitBits) {  // the last digit is shorter
+      const int low = max(above - kDigitBits, 0);
+      Clear(s_.digit);
+      for (int v = threadIdx.x; v < vocab_; v += kThreads) {
+        const float logit = logits_[v], exponent = w_.Exponent(logit);
+        const std::uint32_t key = contract::OrderKey(logit);
+        if (w_.Bin(exponent) != bin || (above < 32 && (key >> above) != prefix)) continue;
+        atomicAdd(&s_.digit[(key >> low) & ((1u << (above - low)) - 1u)], w_.Of(v, logit, exponent));
+      }
+      __syncthreads();
+      before += FindBin(s_.digit, -1, amount - before);
+      prefix = (prefix << (above - low)) | static_cast<std::uint32_t>(s_.bin);
     }
+    return FindAmongEqual(prefix, amount, before);
+  }
+
+ private:
+  __device__ void Clear(unsigned long long* bins) {
+    __syncthreads();
+    for (int b = threadIdx.x; b < kBins; b += kThreads) bins[b] = 0;
     __syncthreads();
   }
 
-  // Ids with the order key `value` in ascending order: each warp has a stretch of ids.
-  template <class Weight>
-  __device__ Reached FindAmongEqual(Weight weight, std::uint32_t value, unsigned long long amount, unsigned long long before) {
+  // Sets s_.bin to the first bin, upwards or downwards, at which the running weight reaches `amount`; returns the weight before it.
+  __device__ unsigned long long FindBin(const unsigned long long* bins, int direction, unsigned long long amount) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int first = direction > 0 ? warp * kBinsAWarp : kBins - 1 - warp * kBinsAWarp;
+    unsigned long long own = 0, before = 0;
+    for (int b = lane; b < kBinsAWarp; b += 32) own += bins[first + direction * b];
+    own = SumWarp(own);
+    if (lane == 0) s_.warp[warp] = own;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) before += s_.warp[w];
+    if (lane == 0 && before < amount && before + own >= amount) {
+      int bin = first;
+      for (; before + bins[bin] < amount; bin += direction) before += bins[bin];
+      s_.bin = bin;
+      s_.sum = before;
+    }
+    __syncthreads();
+    return s_.sum;
+  }
+
+  // Ids with the order key `value`, ascending: each warp has a stretch of ids.
+  __device__ Reached FindAmongEqual(std::uint32_t value, unsigned long long amount, unsigned long long before) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stretch = (vocab_ + kWarps - 1) / kWarps;
     const int begin = warp * stretch, end = min(begin + stretch, vocab_);
+    const auto weight = [&](int v) {
+      const float logit = logits_[v];
+      return contract::OrderKey(logit) == value ? w_.Of(v, logit, w_.Exponent(logit)) : 0ull;
+    };
     unsigned long long own = 0;
-    for (int v = begin + lane; v < end; v += 32) own += contract::OrderKey(logits_[v]) == value ? weight(v, logits_[v]) : 0;
+    for (int v = begin + lane; v < end; v += 32) own += weight(v);
     own = SumWarp(own);
     if (lane == 0) s_.warp[warp] = own;
     __syncthreads();
     for (int w = 0; w < warp; ++w) before += s_.warp[w];
     if (lane == 0 && before < amount && before + own >= amount) {
       int v = begin;
-      for (;; ++v) {
-        before += contract::OrderKey(logits_[v]) == value ? weight(v, logits_[v]) : 0;
-        if (before >= amount) break;
-      }
+      while ((before += weight(v)) < amount) ++v;
       s_.key = contract::RankKey(logits_[v], static_cast<std::uint32_t>(v));
       s_.sum = before;
     }
     __syncthreads();
-    const Reached reached = {s_.key, s_.sum};
-    __syncthreads();
-    return reached;
+    return {s_.key, s_.sum};
   }
 
   const float* logits_;
   int vocab_;
+  SampledWeight w_;
   SampleShared& s_;
 };
 
-__device__ std::uint64_t DrawKey(SampledRow& sampled, const SamplingRow& row, float best) {
-  std::uint64_t lowest = 0;
-  const auto weight = [&](int v, float logit) {
-    return contract::RankKey(logit, static_cast<std::uint32_t>(v)) < lowest ? std::uint64_t{0} : SamplingWeight(logit, best, row);
-  };
-  if (row.top_k > 0) {
-    const auto count = [&](int v, float logit) { return weight(v, logit) > 0 ? std::uint64_t{1} : std::uint64_t{0}; };
-    const unsigned long long all = sampled.Total(count), kept = static_cast<unsigned long long>(row.top_k);
-    if (kept < all) lowest = sampled.Reach(count, kept).key;
+// Rank key of a row's best; 0 where a logit is not finite.
+__device__ std::uint64_t BestKey(const float* logits, int vocab, SampleShared& s) {
+  unsigned long long best = 0;
+  bool bad = false;
+  for (int v = threadIdx.x; v < vocab; v += kThreads) {
+    bad = bad || !isfinite(logits[v]);
+    best = max(best, static_cast<unsigned long long>(contract::RankKey(logits[v], static_cast<std::uint32_t>(v))));
   }
-  const unsigned long long total = sampled.Total(weight), nucleus = NucleusWeight(total, row.top_p);
-  const unsigned long long reached = nucleus < total ? sampled.Reach(weight, nucleus).weight : total;
-  return sampled.Reach(weight, DrawnWeight(row.draw, reached) + 1).key;
+  bad = __syncthreads_or(bad);
+  for (int stride = 16; stride > 0; stride /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, stride));
+  if (threadIdx.x % 32 == 0) s.warp[threadIdx.x / 32] = best;
+  __syncthreads();
+  for (int w = 0; w < kWarps; ++w) best = max(best, s.warp[w]);
+  __syncthreads();
+  return bad ? 0 : best;
+}
+
+__device__ std::uint64_t DrawKey(const float* logits, int vocab, const SamplingRow& row, float best, SampleShared& shared) {
+  SampledWeight weight{row, best};
+  if (row.top_k > 0) {
+    weight.count = true;
+    WeightedRow counted(logits, vocab, weight, shared);
+    const auto kept = static_cast<unsigned long long>(row.top_k);
+    if (kept < counted.Total()) weight.lowest = counted.Reach(kept).key;
+    weight.count = false;
+  }
+  WeightedRow weighted(logits, vocab, weight, shared);
+  const unsigned long long total = weighted.Total(), nucleus = NucleusWeight(total, row.top_p);
+  const unsigned long long reached = nucleus < total ? weighted.Reach(nucleus).weight : total;
+  return weighted.Reach(DrawnWeight(row.draw, reached) + 1).key;
 }
 
 __global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__ SampleArgs a) {
@@ -166,9 +189,9 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__
   const std::int64_t t = blockIdx.x;
   const SamplingRow row = a.row_T[t];
   const float* logits = a.logits_TV + t * a.vocab;
-  SampledRow sampled(logits, static_cast<int>(a.vocab), shared);
-  std::uint64_t key = sampled.Best();
-  if (key != 0 && row.temperature != 0.0f) key = DrawKey(sampled, row, logits[contract::IndexOfRankKey(key)]);
+  const int vocab = static_cast<int>(a.vocab);
+  std::uint64_t key = BestKey(logits, vocab, shared);
+  if (key != 0 && row.temperature != 0.0f) key = DrawKey(logits, vocab, row, logits[contract::IndexOfRankKey(key)], shared);
   if (threadIdx.x == 0) a.out_T[t] = key == 0 ? -1 : static_cast<std::int32_t>(contract::IndexOfRankKey(key));
 }
 

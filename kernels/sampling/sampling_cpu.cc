@@ -50,7 +50,7 @@ class Ranking {
 std::int32_t Draw(std::span<const float> logits_V, float best, const SamplingRow& row) {
   std::vector<Candidate> candidates;
   for (std::size_t v = 0; v < logits_V.size(); ++v) {
-    if (const std::uint64_t weight = SamplingWeight(logits_V[v], best, row); weight > 0) {
+    if (const std::uint64_t weight = SamplingWeight(SamplingExponent(logits_V[v], best, row), row); weight > 0) {
       candidates.push_back({contract::RankKey(logits_V[v], static_cast<std::uint32_t>(v)), weight});
     }
   }

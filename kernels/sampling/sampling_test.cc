@@ -20,7 +20,7 @@ std::int32_t Expected(const std::vector<float>& logits, const SamplingRow& row) 
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)]; });
   if (row.temperature == 0.0f) return order.front();
   const float best = logits[static_cast<std::size_t>(order.front())];
-  const auto weight = [&](std::int32_t v) { return SamplingWeight(logits[static_cast<std::size_t>(v)], best, row); };
+  const auto weight = [&](std::int32_t v) { return SamplingWeight(SamplingExponent(logits[static_cast<std::size_t>(v)], best, row), row); };
   if (row.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(row.top_k)));
   unsigned __int128 total = 0, kept = 0, sum = 0;
   for (const std::int32_t v : order) total += weight(v);

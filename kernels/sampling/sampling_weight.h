@@ -9,12 +9,15 @@
 
 namespace lockstep::kernels {
 
-// floor(2^40 Exp((logit - best) / temperature)), or 0 for what min_p drops.
-LOCKSTEP_HD std::uint64_t SamplingWeight(float logit, float best, const SamplingRow& row) {
-  constexpr float kLowest = -28.0f;  // Exp of less is below 2^-40
-  const float x = contract::Div(contract::Sub(logit, best), row.temperature);
-  if (x < kLowest) return 0;
-  const float share = contract::Exp(x);
+// Exponents below this weigh nothing: Exp of less is below 2^-40.
+inline constexpr float kLowestExponent = -28.0f;
+
+LOCKSTEP_HD float SamplingExponent(float logit, float best, const SamplingRow& row) { return contract::Div(contract::Sub(logit, best), row.temperature); }
+
+// floor(2^40 Exp(exponent)), or 0 for what min_p drops.
+LOCKSTEP_HD std::uint64_t SamplingWeight(float exponent, const SamplingRow& row) {
+  if (exponent < kLowestExponent) return 0;
+  const float share = contract::Exp(exponent);
   return share < row.min_p ? 0 : static_cast<std::uint64_t>(contract::Mul(share, 0x1p40f));
 }
 
