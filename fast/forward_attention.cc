@@ -142,13 +142,18 @@ void Forward::PackEntries(int layer, std::uint16_t* x, int width, const kernels:
   kernels().pack_rows(stream(), pack);
 }
 
-// From query latents that are done.
+// Queries, index queries among them, from query latents that are done.
 void Forward::MakeQueries(int layer, RowRange tile) {
   const DeviceLayer& w = weights(layer);
   const std::int64_t tile_rows = tile.rows(), rank = config_.q_lora_rank, head_width = std::int64_t{config_.num_heads} * config_.head_dim;
   const std::uint16_t* latent = ws().query_latent.data() + tile.begin * rank;
   TraceRange(step::kQueryLatent, layer, latent, rank, tile);
-  Linear(w.wq_b, latent, rank, tile_rows, ws().query.data(), head_width);
+  AddLinear(w.wq_b, latent, rank, tile_rows, ws().query.data(), head_width);
+  if (config_.IsIndexSource(layer)) {
+    const std::int64_t index_width = std::int64_t{config_.index_n_heads} * config_.index_head_dim;
+    AddLinear(*w.index_wq_b, latent, rank, tile_rows, ws().index_query.data(), index_width);
+  }
+  RunLinears();
   if (!config_.is_v41()) Norm(ws().query.data(), tile_rows * config_.num_heads, config_.head_dim, nullptr, ws().query.data());
   Rope(layer, ws().query.data(), tile_rows, config_.num_heads, config_.head_dim, here().positions.device + tile.begin, false);
   TraceRange(step::kQuery, layer, ws().query.data(), head_width, tile);
@@ -212,10 +217,8 @@ void Forward::ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows) {
 }
 
 void Forward::SelectEntries(int layer, RowRange tile) {
-  const DeviceLayer& w = weights(layer);
   const LayerRecord& record = record_.layer(layer);
-  const std::int64_t tile_rows = tile.rows(), width = std::int64_t{config_.index_n_heads} * config_.index_head_dim;
-  Linear(*w.index_wq_b, ws().query_latent.data() + tile.begin * config_.q_lora_rank, config_.q_lora_rank, tile_rows, ws().index_query.data(), width);
+  const std::int64_t tile_rows = tile.rows();
   Rope(layer, ws().index_query.data(), tile_rows, config_.index_n_heads, config_.index_head_dim, here().positions.device + tile.begin, false);
   kernels::IndexSelectArgs args;
   args.row_T = record.index.device + tile.begin;
