@@ -72,6 +72,12 @@ void RunExpertFfn(Stream& s, const ExpertFfnArgs& a) {
   CudaStream& stream = AsCuda(s);
   const Jobs jobs = Describe(a);
   if (jobs.rows == 0) return;
+  GroupedLinear whole = Group(a, {&ExpertSpec::gate, &ExpertSpec::up, &ExpertSpec::down});
+  whole.part = {{a.x, a.hidden}, {a.x, a.hidden}, {nullptr, 0, a.y, nullptr, a.hidden}};
+  whole.x_index = a.token;
+  whole.weight = a.weight;
+  whole.limit = a.limit;
+  if (RunExl3Experts(stream, whole)) return;
   const std::int64_t values = jobs.rows * jobs.width;
   auto* gate = reinterpret_cast<std::uint16_t*>(stream.Scratch(kGateUpSlot, static_cast<std::size_t>(2 * values) * sizeof(std::uint16_t)));
   GroupedLinear gate_up = Group(a, {&ExpertSpec::gate, &ExpertSpec::up});

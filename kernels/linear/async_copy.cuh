@@ -16,6 +16,9 @@ __device__ inline void CopyAsync16(void* shared, const void* global) {
 #endif
 }
 
+// Brings the cache line of an address to the L2 cache, for a later read that would have to wait for memory.
+__device__ inline void PrefetchLine(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
+
 // Ends a group of this thread's copies.
 __device__ inline void CopyCommit() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800

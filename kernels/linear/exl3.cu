@@ -1,7 +1,9 @@
 // EXL3 linears on the device, host side: the jobs of a call sorted into launches, and the memory that these share.
 #include <algorithm>
 #include <compare>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -30,68 +32,81 @@ struct LaunchKey {
 
 LaunchKey KeyOf(const LinearSpec& s) { return {s.in_padded, s.in_features, FormOf(Exl3JobOf(s, nullptr))}; }
 
-// What the jobs of a launch are like: their rates (codebook, twice the bits), and the widest of them.
+// What the jobs of a launch are like: their rates (codebook, twice the bits), and the widest of each part.
 struct LaunchJobs {
   std::set<std::pair<Codebook, int>> rates;
-  std::int32_t max_out = 0;
+  std::int32_t max_out[kExl3Parts] = {};
 };
 
-// A call's common part.
-Exl3Call CallOf(const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& jobs) {
+// A call's common part, for `count` of the parts from `first` on.
+Exl3Call CallOf(const GroupedLinear& g, int first, int count, const LaunchKey& key, const LaunchJobs& jobs) {
   static_assert(kMaxLinearParts == kExl3Parts);
   Exl3Call call;
   call.tiles.form = key.form;
-  call.tiles.parts = g.parts();
+  call.tiles.parts = count;
+  call.tiles.job_stride = g.parts();
+  call.tiles.first_job = first;
   bool whole = key.in_features % 4 == 0 && reinterpret_cast<std::uintptr_t>(g.up) % 8 == 0;
-  for (int p = 0; p < g.parts(); ++p) {
-    const LinearPart& part = g.part[static_cast<std::size_t>(p)];
+  for (int p = 0; p < count; ++p) {
+    const LinearPart& part = g.part[static_cast<std::size_t>(first + p)];
     call.parts[p] = {part.x, part.x_stride, part.y_bf16, part.y_fp32, part.y_stride};
     whole = whole && reinterpret_cast<std::uintptr_t>(part.x) % 8 == 0 && part.x_stride % 4 == 0;
+    call.first_output[p + 1] = call.first_output[p] + jobs.max_out[first + p] / kExl3Columns;
+    call.out = std::max(call.out, jobs.max_out[first + p]);
   }
   call.input = {g.x_index, g.up, g.weight, g.limit, whole};
   call.in = key.in;
   call.in_features = key.in_features;
-  call.out = jobs.max_out;
   call.overflow = g.overflow;
   return call;
 }
 
-// Memory of prepared rows.
-void SetCodes(CudaStream& stream, bool small, Exl3Call* call) {
+// Memory of `count` prepared rows of small tiles, in two scratch slots.
+SmallCodes SmallCodesOf(CudaStream& stream, const Exl3Call& call, std::int64_t count, LinearSlot codes, LinearSlot scale_sums) {
+  const auto values = static_cast<std::size_t>(count * call.in);
+  const std::size_t code_bytes = call.tiles.form == Exl3Form::kHalf ? 2 : 4;
+  return {stream.Scratch(codes, values * static_cast<std::size_t>(call.terms()) * code_bytes),
+          reinterpret_cast<ScaleSum*>(stream.Scratch(scale_sums, values / 128 * sizeof(ScaleSum)))};
+}
+
+// Memory of prepared rows of large tiles.
+void SetLargeCodes(CudaStream& stream, Exl3Call* call) {
   const auto slots = static_cast<std::size_t>(call->tiles.slots()), blocks = static_cast<std::size_t>(call->in / 128);
-  const std::size_t code_bytes = small && call->tiles.form != Exl3Form::kHalf ? 4 : 2;
-  call->codes = stream.Scratch(kLinearCodes, slots * static_cast<std::size_t>(call->terms() * call->in) * code_bytes);
-  std::byte* rows = stream.Scratch(kLinearScales, blocks * slots * sizeof(ScaleSum) + slots * sizeof(float));
-  call->scale_sums = reinterpret_cast<ScaleSum*>(rows);
-  call->scales = reinterpret_cast<float*>(rows);
-  call->z = reinterpret_cast<float*>(rows + blocks * slots * sizeof(ScaleSum));
+  call->codes = stream.Scratch(kLinearCodes, slots * static_cast<std::size_t>(call->terms()) * blocks * 128 * 2);
+  call->scales = reinterpret_cast<float*>(stream.Scratch(kLinearScales, (blocks + 1) * slots * sizeof(float)));
+  call->z = call->scales + blocks * slots;
 }
 
 // Memory of small tiles' segments.
 void SetPartial(CudaStream& stream, Exl3Call* call) {
-  const auto outputs = static_cast<std::size_t>(call->tiles.parts * call->tiles.count * (call->out / kExl3Columns));
+  const auto outputs = static_cast<std::size_t>(call->tiles.count * call->outputs());
   const auto floats = static_cast<std::size_t>(SmallPartialFloats(call->tiles.tile_rows));
   call->partial = reinterpret_cast<float*>(stream.Scratch(kLinearPartial, outputs * floats * sizeof(float)));
   call->arrivals = reinterpret_cast<std::int32_t*>(stream.ZeroedScratch(outputs * sizeof(std::int32_t)));
 }
 
-// Small tiles: one launch for all rates, after one that prepares the rows if they are many.
-void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
+// The product of small tiles, one launch for all rates.
+void LaunchProduct(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
   SetPartial(stream, call);
-  call->prepared = call->max_tile_rows > kExl3OwnRows;
-  if (call->prepared) {
-    SetCodes(stream, true, call);
-    LaunchExl3PrepareSmall(*call, stream);
-  }
   int max_bits = 0;
   for (const auto& [codebook, bits_x2] : jobs.rates) max_bits = std::max(max_bits, bits_x2);
   if (call->tiles.form == Exl3Form::kHalf) LaunchExl3SmallHalf(*call, max_bits, stream);
   else LaunchExl3SmallInteger(*call, max_bits, stream);
 }
 
+// Small tiles: the product, after a launch that prepares the rows if they are many or not there yet.
+void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
+  call->prepared = call->max_tile_rows > kExl3OwnRows || call->input.up;
+  if (call->prepared) {
+    call->small = SmallCodesOf(stream, *call, call->tiles.slots(), kLinearCodes, kLinearScales);
+    LaunchExl3PrepareSmall(*call, stream);
+  }
+  LaunchProduct(stream, jobs, call);
+}
+
 // Large tiles: prepares the rows, then a launch a rate.
 void LaunchLarge(CudaStream& stream, TileSize size, const LaunchJobs& jobs, Exl3Call* call) {
-  SetCodes(stream, false, call);
+  SetLargeCodes(stream, call);
   LaunchExl3PrepareLarge(*call, stream);
   for (const auto& [codebook, bits_x2] : jobs.rates) {
     if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, CodeRows(size), codebook, bits_x2, stream);
@@ -124,13 +139,22 @@ void SplitRun(const RowRun& run, Exl3Form form, std::vector<RowTile> (&tiles)[3]
   }
 }
 
+// The host's jobs; those without `key` have no rate, and the kernels pass over them.
+std::vector<Exl3Job> HostJobs(const GroupedLinear& g, const std::function<bool(const LinearSpec&)>& takes) {
+  std::vector<Exl3Job> jobs;
+  for (std::size_t i = 0; i < g.specs.size(); ++i) jobs.push_back(takes(*g.specs[i]) ? Exl3JobOf(*g.specs[i], g.blobs[i]) : Exl3Job());
+  return jobs;
+}
+
+void SetHostTiles(CudaStream& stream, const std::vector<Exl3Job>& jobs, const std::vector<RowTile>& of_size, int tile_rows, Exl3Call* call) {
+  call->tiles.tile_rows = tile_rows;
+  for (const RowTile& tile : of_size) call->max_tile_rows = std::max(call->max_tile_rows, tile.rows);
+  SetTiles(stream, jobs, of_size, &call->tiles);
+}
+
 // Launches of the host's jobs that have `key` in some part.
 void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& of_key) {
-  std::vector<Exl3Job> jobs;
-  for (std::size_t i = 0; i < g.specs.size(); ++i) {
-    const bool member = g.specs[i]->kind == LinearSpec::Kind::kExl3 && KeyOf(*g.specs[i]) == key;
-    jobs.push_back(member ? Exl3JobOf(*g.specs[i], g.blobs[i]) : Exl3Job());  // the kernels pass over a job without a rate
-  }
+  const std::vector<Exl3Job> jobs = HostJobs(g, [&](const LinearSpec& s) { return s.kind == LinearSpec::Kind::kExl3 && KeyOf(s) == key; });
   std::vector<RowTile> tiles[3];
   for (const RowRun& run : g.runs) {
     const Exl3Job* job = &jobs[static_cast<std::size_t>(run.job * g.parts())];
@@ -139,22 +163,19 @@ void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& ke
   for (TileSize size : {TileSize::kSmall, TileSize::kLarge64, TileSize::kLarge128}) {
     const std::vector<RowTile>& of_size = tiles[static_cast<int>(size)];
     if (of_size.empty()) continue;
-    Exl3Call call = CallOf(g, key, of_key);
-    call.tiles.tile_rows = RowsOf(size, key.form);
-    for (const RowTile& tile : of_size) call.max_tile_rows = std::max(call.max_tile_rows, tile.rows);
-    SetTiles(stream, jobs, of_size, &call.tiles);
+    Exl3Call call = CallOf(g, 0, g.parts(), key, of_key);
+    SetHostTiles(stream, jobs, of_size, RowsOf(size, key.form), &call);
     if (size == TileSize::kSmall) LaunchSmall(stream, of_key, &call);
     else LaunchLarge(stream, size, of_key, &call);
   }
 }
 
-// Launches of the device's jobs that have `key`, all as small tiles.
-void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& of_key) {
-  Exl3Call call = CallOf(g, key, of_key);
+// The device's jobs as small tiles.
+void SetDeviceTiles(const GroupedLinear& g, Exl3Call* call) {
   const ExpertTable& table = *g.table;
-  DeviceExperts& experts = call.tiles.experts;
-  call.tiles.tile_rows = RowsOf(TileSize::kSmall, key.form);
-  call.max_tile_rows = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_group, call.tiles.tile_rows));
+  DeviceExperts& experts = call->tiles.experts;
+  call->tiles.tile_rows = RowsOf(TileSize::kSmall, call->tiles.form);
+  call->max_tile_rows = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_group, call->tiles.tile_rows));
   experts.blob_X = table.blob_X;
   experts.form_X = table.form_X;
   experts.forms = reinterpret_cast<const std::byte*>(table.forms);
@@ -163,25 +184,87 @@ void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& 
     experts.spec_offset[p] = reinterpret_cast<const std::byte*>(&(table.host_forms->*g.part_of[p])) - reinterpret_cast<const std::byte*>(table.host_forms);
   }
   experts.groups = g.groups;
-  experts.tiles_per_group = static_cast<std::int32_t>((g.max_group + call.tiles.tile_rows - 1) / call.tiles.tile_rows);
-  call.tiles.count = std::min<std::int64_t>(g.max_pairs, table.experts) * experts.tiles_per_group;
+  experts.tiles_per_group = static_cast<std::int32_t>((g.max_group + call->tiles.tile_rows - 1) / call->tiles.tile_rows);
+  call->tiles.count = std::min<std::int64_t>(g.max_pairs, table.experts) * experts.tiles_per_group;
+}
+
+// Launches of the device's jobs that have `key`.
+void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& of_key) {
+  Exl3Call call = CallOf(g, 0, g.parts(), key, of_key);
+  SetDeviceTiles(g, &call);
   LaunchSmall(stream, of_key, &call);
+}
+
+// visit(spec, part) for all matrices of a call.
+template <class Visit>
+void ForSpecs(const GroupedLinear& g, Visit visit) {
+  for (std::size_t i = 0; i < g.specs.size(); ++i) visit(*g.specs[i], i % g.part.size());
+  for (int f = 0; g.table && f < g.table->num_forms; ++f) {
+    for (std::size_t p = 0; p < g.part_of.size(); ++p) visit(g.table->host_forms[f].*g.part_of[p], p);
+  }
+}
+
+void Add(const LinearSpec& spec, std::size_t part, LaunchJobs* jobs) {
+  jobs->rates.insert({spec.codebook, spec.bits_x2});
+  jobs->max_out[part] = std::max(jobs->max_out[part], spec.out_padded);
+}
+
+// Gate and up of all experts in one launch, and down in another of the same form.
+struct ExpertLaunches {
+  std::optional<LaunchKey> pair, down;
+  LaunchJobs pair_jobs, down_jobs;
+  std::int32_t width = -1;  // features between them
+};
+
+// Nothing if it takes more launches, or other kernels.
+std::optional<ExpertLaunches> FewLaunches(const GroupedLinear& g) {
+  ExpertLaunches launches;
+  bool fits = std::all_of(g.runs.begin(), g.runs.end(), [](const RowRun& run) { return run.rows <= kExl3SmallSlots; });
+  ForSpecs(g, [&](const LinearSpec& spec, std::size_t part) {
+    fits = fits && spec.kind == LinearSpec::Kind::kExl3;
+    if (!fits) return;
+    std::optional<LaunchKey>& key = part < 2 ? launches.pair : launches.down;
+    if (!key) key = KeyOf(spec);
+    if (launches.width < 0) launches.width = part < 2 ? spec.out_features : spec.in_features;
+    fits = KeyOf(spec) == *key && launches.width == (part < 2 ? spec.out_features : spec.in_features);
+    Add(spec, part, part < 2 ? &launches.pair_jobs : &launches.down_jobs);
+  });
+  if (!fits || !launches.pair || !launches.down || launches.pair->form != launches.down->form) return std::nullopt;
+  return launches;
 }
 
 }  // namespace
 
+bool RunExl3Experts(CudaStream& stream, const GroupedLinear& g) {
+  const std::optional<ExpertLaunches> launches = FewLaunches(g);
+  if (!launches) return false;
+  Exl3Call pair = CallOf(g, 0, 2, *launches->pair, launches->pair_jobs), down = CallOf(g, 2, 1, *launches->down, launches->down_jobs);
+  if (g.table) {
+    SetDeviceTiles(g, &pair);
+  } else {
+    std::vector<RowTile> tiles[3];
+    for (const RowRun& run : g.runs) SplitRun(run, pair.tiles.form, tiles);
+    SetHostTiles(stream, HostJobs(g, [](const LinearSpec&) { return true; }), tiles[static_cast<int>(TileSize::kSmall)], RowsOf(TileSize::kSmall, pair.tiles.form), &pair);
+  }
+  down.tiles = pair.tiles;
+  down.tiles.parts = 1;
+  down.tiles.first_job = 2;
+  down.max_tile_rows = pair.max_tile_rows;
+  down.input = {};
+  std::int64_t rows = g.max_pairs;
+  for (const RowRun& run : g.runs) rows = std::max(rows, run.begin + run.rows);
+  down.slot_is_row = true;
+  down.small = pair.down = SmallCodesOf(stream, down, rows, kLinearDownCodes, kLinearDownScales);
+  LaunchSmall(stream, launches->pair_jobs, &pair);
+  LaunchProduct(stream, launches->down_jobs, &down);
+  return true;
+}
+
 void RunGroupedExl3(CudaStream& stream, const GroupedLinear& g) {
   std::map<LaunchKey, LaunchJobs> launches;
-  const auto add = [&](const LinearSpec& spec) {
-    if (spec.kind != LinearSpec::Kind::kExl3) return;
-    LaunchJobs& jobs = launches[KeyOf(spec)];
-    jobs.rates.insert({spec.codebook, spec.bits_x2});
-    jobs.max_out = std::max(jobs.max_out, spec.out_padded);
-  };
-  for (const LinearSpec* spec : g.specs) add(*spec);
-  for (int f = 0; g.table && f < g.table->num_forms; ++f) {
-    for (const auto part : g.part_of) add(g.table->host_forms[f].*part);
-  }
+  ForSpecs(g, [&](const LinearSpec& spec, std::size_t part) {
+    if (spec.kind == LinearSpec::Kind::kExl3) Add(spec, part, &launches[KeyOf(spec)]);
+  });
   for (const auto& [key, jobs] : launches) {
     if (g.table) RunDeviceJobs(stream, g, key, jobs);
     else RunHostJobs(stream, g, key, jobs);

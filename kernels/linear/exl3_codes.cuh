@@ -51,21 +51,25 @@ __device__ inline InputWords LoadInput(const Exl3Call& call, const Exl3Job& job,
   return words;
 }
 
+__device__ inline void ScaleInput(const float4& scale, float (&t)[4]) {
+  t[0] = contract::Mul(t[0], scale.x), t[1] = contract::Mul(t[1], scale.y), t[2] = contract::Mul(t[2], scale.z), t[3] = contract::Mul(t[3], scale.w);
+}
+
+__device__ inline void WidenInput(uint2 bits, float (&t)[4]) {
+  t[0] = __uint_as_float(bits.x << 16), t[1] = __uint_as_float(bits.x & 0xffff0000u);
+  t[2] = __uint_as_float(bits.y << 16), t[3] = __uint_as_float(bits.y & 0xffff0000u);
+}
+
 // x * suh, where x may be a SwiGLU.
 __device__ inline void ScaledInput(const Exl3Input& input, const InputWords& words, float (&t)[4]) {
-  const auto widen = [](uint2 bits, float (&v)[4]) {
-    v[0] = __uint_as_float(bits.x << 16), v[1] = __uint_as_float(bits.x & 0xffff0000u);
-    v[2] = __uint_as_float(bits.y << 16), v[3] = __uint_as_float(bits.y & 0xffff0000u);
-  };
-  widen(words.x, t);
+  WidenInput(words.x, t);
   if (input.up) {
     float up[4];
-    widen(words.up, up);
+    WidenInput(words.up, up);
 #pragma unroll
     for (int r = 0; r < 4; ++r) t[r] = BF16Value(Swiglu(t[r], up[r], words.weight, input.limit));
   }
-  t[0] = contract::Mul(t[0], words.scale.x), t[1] = contract::Mul(t[1], words.scale.y);
-  t[2] = contract::Mul(t[2], words.scale.z), t[3] = contract::Mul(t[3], words.scale.w);
+  ScaleInput(words.scale, t);
 }
 
 __device__ inline int SumWarp(int x) {
@@ -95,7 +99,7 @@ __device__ inline ScaleSum IntegerCodes(float act_limit, float (&t)[4], int (&co
   const bool zero = top < 0x1p-100f;
   const float inverse = zero ? 0.0f : contract::Div(act_limit, top);
 #pragma unroll
-  for (int r = 0; r < 4; ++r) code[r] = zero ? 0 : static_cast<int>(fmaxf(fminf(rintf(contract::Mul(t[r], inverse)), act_limit), -act_limit));
+  for (int r = 0; r < 4; ++r) code[r] = __float2int_rn(fmaxf(fminf(contract::Mul(t[r], inverse), act_limit), -act_limit));
   return {zero ? 0.0f : contract::Div(top, act_limit), SumWarp(code[0] + code[1] + code[2] + code[3])};
 }
 
@@ -147,13 +151,10 @@ __device__ inline void StoreSmall(std::byte* block, const int (&code)[4]) {
   *reinterpret_cast<uint2*>(at + 4) = make_uint2(repeated(code[2]), repeated(code[3]));
 }
 
-// A block of a row, by a warp, to its place in a small tile's code row; int16: high and low codes in rows `row_bytes` apart. Family I: scale and sum to
-// `scale_sum`. True if a value is beyond fp16 (family H).
+// Scaled inputs of a block, by a warp, to codes in their place in a small tile's code row; int16: high and low codes in rows `row_bytes` apart.
+// Family I: scale and sum to `scale_sum`. True if a value is beyond fp16 (family H).
 template <Exl3Form kForm>
-__device__ bool PrepareSmallBlock(const Exl3Call& call, const Exl3Job& job, const InputWords& words, std::byte* block, std::int64_t row_bytes,
-                                  ScaleSum* scale_sum) {
-  float t[4];
-  ScaledInput(call.input, words, t);
+__device__ bool PrepareSmallBlock(const Exl3Job& job, float (&t)[4], std::byte* block, std::int64_t row_bytes, ScaleSum* scale_sum) {
   if constexpr (kForm == Exl3Form::kHalf) {
     __half code[4];
     const bool overflow = HalfCodes(t, code);

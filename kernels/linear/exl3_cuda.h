@@ -73,7 +73,8 @@ struct DeviceExperts {
 struct Exl3Tiles {
   static constexpr int kSmall = 24;
   Exl3Form form = Exl3Form::kInt8;
-  std::int32_t parts = 1;  // matrices that every tile is multiplied by; job of part p: jobs[tile.job * parts + p]
+  std::int32_t parts = 1;      // matrices that every tile is multiplied by; job of part p: jobs[tile.job * job_stride + first_job + p]
+  std::int32_t job_stride = 1, first_job = 0;
   std::int32_t tile_rows = 0;
   std::int64_t count = 0;
   const Exl3Job* jobs = nullptr;  // null: small_jobs, small_tiles
@@ -89,7 +90,7 @@ struct Exl3Tiles {
       if (!FindExpert(index, part, tile, job)) return false;
     } else {
       *tile = tiles ? tiles[index] : small_tiles[index];
-      const int at = tile->job * parts + part;
+      const int at = tile->job * job_stride + first_job + part;
       *job = jobs ? jobs[at] : small_jobs[at];
     }
     return job->bits_x2 > 0 && FormOf(*job) == form;
@@ -103,7 +104,7 @@ struct Exl3Tiles {
     const std::int32_t first = (at - group * experts.tiles_per_group) * tile_rows;
     const std::int32_t rows = experts.groups.count_X[expert] - first, begin = experts.groups.begin_X[expert] + first;
     const std::byte* blob = experts.blob_X[expert];
-    const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(experts.forms + experts.form_X[expert] * experts.form_bytes + experts.spec_offset[part]);
+    const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(experts.forms + experts.form_X[expert] * experts.form_bytes + experts.spec_offset[first_job + part]);
     *tile = {expert, rows < tile_rows ? rows : tile_rows, begin};
     *job = Exl3JobOf(spec, blob);
     return group < active && rows > 0 && spec.kind == LinearSpec::Kind::kExl3;
@@ -139,26 +140,37 @@ struct __align__(8) ScaleSum {
   std::int32_t sum;
 };
 
+// Codes of small tiles; per slot and tile of 16 inputs, in the order of RunReader's lanes: for each q the inputs 2q, 2q+1, 2q+8,
+// 2q+9. int8 codes are words that repeat the byte four times, int16 the same with high and low bytes in a row each, halves are fp16.
+struct SmallCodes {
+  std::byte* codes = nullptr;        // [slots][terms][in/16] tiles
+  ScaleSum* scale_sums = nullptr;    // [slots][in/128], family I
+};
+
 struct Exl3Call {
   Exl3Tiles tiles;
   Exl3Part parts[kExl3Parts];
   Exl3Input input;
   std::int32_t in = 0, in_features = 0;  // padded; stored
   std::int32_t out = 0;                  // the widest job's, padded
+  std::int32_t first_output[kExl3Parts + 1] = {};  // blocks of 128 outputs of the parts before, by the widest job of each; the last of parts: of all
   std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
   bool prepared = true;                  // false: the product prepares the rows itself
+  bool slot_is_row = false;              // prepared by the call before (`down`); else slots are the tiles' (Exl3Tiles::SlotOf)
+  // Small tiles of two parts, gate and up, whose outputs become the codes of the job after theirs, down: SwiGLU, then what preparing does. Null: none.
+  // Its slots are the rows.
+  SmallCodes down;
   std::int32_t* overflow = nullptr;
 
-  // Prepared rows. Small tiles, per slot and tile of 16 inputs, in the order of RunReader's lanes: for each q the inputs 2q, 2q+1, 2q+8, 2q+9;
-  // int8 codes as words that repeat the byte four times, int16 the same with high and low bytes in a slot each, halves as fp16.
-  // Large tiles: [in/64][terms * slots][64] fp16 whose 16-byte chunks are permuted as wgmma reads them (wgmma_sm90.cuh).
+  SmallCodes small;  // prepared rows of small tiles
+  // Prepared rows of large tiles: [in/64][terms * slots][64] fp16 whose 16-byte chunks are permuted as wgmma reads them (wgmma_sm90.cuh).
   std::byte* codes = nullptr;
-  ScaleSum* scale_sums = nullptr;  // small tiles: [slots][in/128]
   float* scales = nullptr;         // large tiles: [in/128][slots]
   float* z = nullptr;              // large tiles: [slots], the affine correction
-  float* partial = nullptr;        // small tiles: [part, tile][out/128]: sums [4 segments][tile_rows][128], corrections [4 segments][tile_rows]
-  std::int32_t* arrivals = nullptr;  // [part, tile][out/128], zero between calls
+  float* partial = nullptr;        // small tiles: [tile][out/128 of all parts]: sums [4 segments][tile_rows][128], corrections [4 segments][tile_rows]
+  std::int32_t* arrivals = nullptr;  // [tile][out/128 of all parts], zero between calls
 
+  __host__ __device__ std::int32_t outputs() const { return first_output[tiles.parts]; }
   __host__ __device__ int terms() const { return tiles.form == Exl3Form::kInt16 ? 2 : 1; }
 };
 static_assert(sizeof(Exl3Call) <= 4096 - 64);  // a kernel's parameters

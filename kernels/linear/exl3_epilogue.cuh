@@ -18,11 +18,9 @@ __device__ inline void ButterflyWarp(float (&x)[4]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int mask = 1; mask < 32; mask *= 2) {
+    const float sign = (lane & mask) ? -1.0f : 1.0f;  // times one is exact: a sum or a difference, rounded once
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const float other = __shfl_xor_sync(0xffffffffu, x[r], mask);
-      x[r] = (lane & mask) ? contract::Sub(other, x[r]) : contract::Add(x[r], other);
-    }
+    for (int r = 0; r < 4; ++r) x[r] = contract::Fma(x[r], sign, __shfl_xor_sync(0xffffffffu, x[r], mask));
   }
   constexpr float kScale = static_cast<float>(1.0 / 11.313708498984761);
 #pragma unroll
@@ -53,9 +51,9 @@ __device__ inline void StoreFP32(float* y, const float (&v)[4], int count) {
   }
 }
 
-// One row's 128 columns by one warp: v[r] holds the folded sum of column `first + 4*lane + r`. `z`: the row's correction (family I).
+// One row's 128 columns by one warp: v[r] goes from the folded sum of column `first + 4*lane + r` to its value. `z`: the row's correction (family I).
 template <bool kInteger>
-__device__ void FinishRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t first, float z, float (&v)[4]) {
+__device__ void FinishValues(const Exl3Job& job, std::int64_t first, float z, float (&v)[4]) {
   if constexpr (kInteger) {
 #pragma unroll
     for (float& value : v) value = contract::Fma(value, 1774.0f * 0x1p-18f, -z);
@@ -69,11 +67,21 @@ __device__ void FinishRow(const Exl3Call& call, const Exl3Job& job, int part, st
     const float4 bias = four(job.bias);
     v[0] = contract::Add(v[0], bias.x), v[1] = contract::Add(v[1], bias.y), v[2] = contract::Add(v[2], bias.z), v[3] = contract::Add(v[3], bias.w);
   }
+}
+
+// Finished columns to the part's y.
+__device__ inline void StoreRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t first, const float (&v)[4]) {
   const Exl3Part& to = call.parts[part];
-  const std::int64_t at = row * to.y_stride + column;
+  const std::int64_t column = first + 4 * (threadIdx.x & 31), at = row * to.y_stride + column;
   const int count = static_cast<int>(max(std::int64_t{0}, min(std::int64_t{4}, job.out_features - column)));
   if (to.y_bf16) StoreBF16(to.y_bf16 + at, v, count);
   else StoreFP32(to.y_fp32 + at, v, count);
+}
+
+template <bool kInteger>
+__device__ void FinishRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t first, float z, float (&v)[4]) {
+  FinishValues<kInteger>(job, first, z, v);
+  StoreRow(call, job, part, row, first, v);
 }
 
 }  // namespace lockstep::kernels

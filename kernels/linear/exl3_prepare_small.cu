@@ -34,13 +34,15 @@ __global__ void Exl3PrepareSmallKernel(const __grid_constant__ Exl3Call call, st
   PreparedRow at;
   if (!FindRow(call, first_tile, &at)) return;
   const std::int64_t blocks = call.in / 128, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
-  std::byte* codes = call.codes + call.terms() * at.slot * row_bytes;
+  std::byte* codes = call.small.codes + call.terms() * at.slot * row_bytes;
   const InputRow row = RowOf(call, static_cast<int>(blockIdx.z), at.row);
   bool overflow = false;
   for (std::int64_t block = threadIdx.x / 32; block < blocks; block += blockDim.x / 32) {
     const InputWords words = LoadInput(call, at.job, row, static_cast<int>(block));
+    float t[4];
+    ScaledInput(call.input, words, t);
     std::byte* to = codes + block * 8 * kCodeTileBytes<kForm>;
-    overflow = PrepareSmallBlock<kForm>(call, at.job, words, to, row_bytes, call.scale_sums + at.slot * blocks + block) || overflow;
+    overflow = PrepareSmallBlock<kForm>(at.job, t, to, row_bytes, call.small.scale_sums + at.slot * blocks + block) || overflow;
   }
   if (overflow && call.overflow) *call.overflow = 1;
 }

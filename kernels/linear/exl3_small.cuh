@@ -40,8 +40,7 @@ struct SmallLayout {
 struct SmallPlace {
   RowTile tile;
   Exl3Job job;
-  int part;
-  std::int64_t slot;
+  int index, part;  // of the tile, of the call
   int first_block, blocks;  // of the segment
   int column;  // first output of the block
 };
@@ -96,7 +95,8 @@ template <Exl3Form kForm>
 __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
   const int chunks = place.blocks * 8 * kCodeTileBytes<kForm> / 16, rows = call.terms() * place.tile.rows;
   const std::int64_t blocks = call.in / 128, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
-  const std::byte* from = call.codes + call.terms() * place.slot * row_bytes + place.first_block * 8 * kCodeTileBytes<kForm>;
+  const std::int64_t slot = call.slot_is_row ? place.tile.begin : call.tiles.SlotOf(place.index, place.part);
+  const std::byte* from = call.small.codes + call.terms() * slot * row_bytes + place.first_block * 8 * kCodeTileBytes<kForm>;
   for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += static_cast<int>(blockDim.x)) {
     const int row = i / chunks, chunk = i % chunks;
     CopyAsync16(shared + row * layout.code_row + chunk * 16, from + row * row_bytes + chunk * 16);
@@ -104,7 +104,7 @@ __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const S
   if constexpr (kForm != Exl3Form::kHalf) {
     auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
     for (int i = static_cast<int>(threadIdx.x); i < place.tile.rows * place.blocks; i += static_cast<int>(blockDim.x)) {
-      scale_sums[i] = call.scale_sums[(place.slot + i / place.blocks) * blocks + place.first_block + i % place.blocks];
+      scale_sums[i] = call.small.scale_sums[(slot + i / place.blocks) * blocks + place.first_block + i % place.blocks];
     }
   }
   CopyCommit();
@@ -132,11 +132,21 @@ __device__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, cons
     InputWords next_words = {};
     if (next < units) next_words = load(next);
     std::byte* block = shared + row * call.terms() * layout.code_row + (unit - row * place.blocks) * 8 * kCodeTileBytes<kForm>;
-    overflow = PrepareSmallBlock<kForm>(call, place.job, words, block, layout.code_row, scale_sums + unit) || overflow;
+    float t[4];
+    WidenInput(words.x, t);
+    ScaleInput(words.scale, t);
+    overflow = PrepareSmallBlock<kForm>(place.job, t, block, layout.code_row, scale_sums + unit) || overflow;
     words = next_words;
     unit = next;
   }
   if (overflow && call.overflow) *call.overflow = 1;
+}
+
+// Scales that the block will need: of its inputs, if it prepares them, and of its outputs.
+__device__ inline void PrefetchScales(const Exl3Call& call, const SmallPlace& place) {
+  const int lines = (call.prepared ? 0 : place.blocks * 4) + 4, i = static_cast<int>(threadIdx.x);
+  if (i < 4) PrefetchLine(place.job.output_scale + place.column + 32 * i);
+  else if (i < lines) PrefetchLine(place.job.input_scale + place.first_block * 128 + 32 * (i - 4));
 }
 
 // The segment's part of the rows' corrections (family I), by a warp.
@@ -210,6 +220,7 @@ __device__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, floa
   const SmallLayout layout = SmallLayout::Of<Sums::kForm>(call.in, call.max_tile_rows, groups);
   SmallShare share(call, place, groups, shared + layout.rings);
   share.FetchFirst(place.job.bits_x2);
+  PrefetchScales(call, place);
   WaitForKernelsBefore();
   if (call.prepared) CopyCodes<Sums::kForm>(call, place, layout, shared);
   else PrepareCodes<Sums::kForm>(call, place, layout, shared);
@@ -247,51 +258,106 @@ __device__ inline bool LastToArrive(std::int32_t* arrivals, int expected) {
 // Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
 // later ones of the call may then read them at once. Weights and the host's jobs are older than any kernel.
 __device__ inline void BeginSmall(const Exl3Call& call) {
-  const bool first = call.tiles.experts.blob_X && !call.prepared && !call.input.up;
+  const bool first = call.tiles.experts.blob_X && !call.prepared;
   if (first) WaitForKernelsBefore();
   StartNextKernel();
 }
 
-// Finishes the rows of an output whose segments are all there.
-template <bool kInteger>
-__device__ void FinishRows(const Exl3Call& call, const SmallPlace& place, const float* partial, const float* z) {
-  const int segment_size = call.tiles.tile_rows * kExl3Columns, lane = threadIdx.x & 31;
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {
+// Where the segments of 128 outputs of a tile leave their sums [4][tile_rows][128] and corrections [4][tile_rows].
+struct SmallPartial {
+  float *sums, *z;
+  int rows;
+
+  __device__ SmallPartial(const Exl3Call& call, int tile, int output) : rows(call.tiles.tile_rows) {
+    sums = call.partial + static_cast<std::int64_t>(tile * call.outputs() + output) * SmallPartialFloats(rows);
+    z = sums + contract::kSegments * rows * kExl3Columns;
+  }
+
+  // The lane's four columns of a row from all segments, finished.
+  template <bool kInteger>
+  __device__ void Finish(const Exl3Job& job, int row, int column, float (&v)[4]) const {
     float4 s[contract::kSegments];
     float correction[contract::kSegments] = {};
 #pragma unroll
     for (int i = 0; i < contract::kSegments; ++i) {
-      s[i] = __ldcg(reinterpret_cast<const float4*>(partial + i * segment_size + row * kExl3Columns) + lane);
-      if (kInteger) correction[i] = __ldcg(z + i * call.tiles.tile_rows + row);
+      s[i] = __ldcg(reinterpret_cast<const float4*>(sums + (i * rows + row) * kExl3Columns) + (threadIdx.x & 31));
+      if (kInteger) correction[i] = __ldcg(z + i * rows + row);
     }
-    float v[4] = {contract::FoldSegments(s[0].x, s[1].x, s[2].x, s[3].x), contract::FoldSegments(s[0].y, s[1].y, s[2].y, s[3].y),
-                  contract::FoldSegments(s[0].z, s[1].z, s[2].z, s[3].z), contract::FoldSegments(s[0].w, s[1].w, s[2].w, s[3].w)};
+    v[0] = contract::FoldSegments(s[0].x, s[1].x, s[2].x, s[3].x), v[1] = contract::FoldSegments(s[0].y, s[1].y, s[2].y, s[3].y);
+    v[2] = contract::FoldSegments(s[0].z, s[1].z, s[2].z, s[3].z), v[3] = contract::FoldSegments(s[0].w, s[1].w, s[2].w, s[3].w);
     const float folded = contract::FoldSegments(correction[0], correction[1], correction[2], correction[3]);
-    FinishRow<kInteger>(call, place.job, place.part, place.tile.begin + row, place.column, contract::Mul(folded, 476.0f * 0x1p-18f), v);
+    FinishValues<kInteger>(job, column, contract::Mul(folded, 476.0f * 0x1p-18f), v);
+  }
+};
+
+// The rows of gate and up, both finished, as codes of down: a warp a row, whose 128 columns are a 128-block of down's inputs.
+template <Exl3Form kForm>
+__device__ void FinishPair(const Exl3Call& call, int tile, int output) {
+  constexpr bool kInteger = kForm != Exl3Form::kHalf;
+  RowTile rows;
+  Exl3Job gate, up, down;
+  call.tiles.Find(tile, 0, &rows, &gate);
+  call.tiles.Find(tile, 1, &rows, &up);
+  call.tiles.Find(tile, 2, &rows, &down);
+  const SmallPartial of_gate(call, tile, output), of_up(call, tile, call.first_output[1] + output);
+  const int first = output * kExl3Columns, column = first + 4 * static_cast<int>(threadIdx.x & 31), blocks = call.first_output[1];
+  const float4 scale = *reinterpret_cast<const float4*>(down.input_scale + column);
+  const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>;
+  for (int r = static_cast<int>(threadIdx.x) / 32; r < rows.rows; r += static_cast<int>(blockDim.x) / 32) {
+    const std::int64_t row = rows.begin + r;
+    const float weight = call.input.weight ? call.input.weight[row] : 1.0f;
+    float t[4], b[4];
+    of_gate.Finish<kInteger>(gate, r, first, t);
+    of_up.Finish<kInteger>(up, r, first, b);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      t[i] = column + i < gate.out_features ? BF16Value(Swiglu(BF16Value(BF16Bits(t[i])), BF16Value(BF16Bits(b[i])), weight, call.input.limit)) : 0.0f;
+    }
+    ScaleInput(scale, t);
+    std::byte* block = call.down.codes + call.terms() * row * row_bytes + output * 8 * kCodeTileBytes<kForm>;
+    if (PrepareSmallBlock<kForm>(down, t, block, row_bytes, call.down.scale_sums + row * blocks + output) && call.overflow) *call.overflow = 1;
   }
 }
 
-// Block (segment + 4 * (128 outputs), tile, part). `product(call, place, partial, z)` writes the segment's sums and corrections.
-template <bool kInteger, class Product>
+// The block's work after its product: the last one of an output finishes its rows.
+template <Exl3Form kForm>
+__device__ void FinishSmall(const Exl3Call& call, const SmallPlace& place, int tile, int output) {
+  std::int32_t* arrivals = call.arrivals + tile * call.outputs();
+  if (call.down.codes) {
+    const int of_gate = place.part == 0 ? output : output - call.first_output[1];
+    if (LastToArrive(arrivals + of_gate, 2 * contract::kSegments)) FinishPair<kForm>(call, tile, of_gate);
+    return;
+  }
+  if (!LastToArrive(arrivals + output, contract::kSegments)) return;
+  const SmallPartial partial(call, tile, output);
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {
+    float v[4];
+    partial.Finish<kForm != Exl3Form::kHalf>(place.job, row, place.column, v);
+    StoreRow(call, place.job, place.part, place.tile.begin + row, place.column, v);
+  }
+}
+
+// Block (segment + 4 * (128 outputs of some part), tile). `product(call, place, sums, z)` writes the segment's sums and corrections.
+template <Exl3Form kForm, class Product>
 __device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Product product) {
   BeginSmall(call);
-  const std::int64_t index = first_tile + blockIdx.y;
-  const int segment = static_cast<int>(blockIdx.x) % contract::kSegments, column_block = static_cast<int>(blockIdx.x) / contract::kSegments;
+  const int tile = static_cast<int>(first_tile + blockIdx.y), segment = static_cast<int>(blockIdx.x) % contract::kSegments;
+  const int output = static_cast<int>(blockIdx.x) / contract::kSegments;
   SmallPlace place;
-  place.part = static_cast<int>(blockIdx.z);
-  place.column = column_block * kExl3Columns;
-  if (!call.tiles.Find(index, place.part, &place.tile, &place.job) || place.column >= place.job.out) {
+  place.index = tile;
+  place.part = 0;
+#pragma unroll
+  for (int p = 1; p < kExl3Parts; ++p) place.part += p < call.tiles.parts && output >= call.first_output[p];
+  place.column = (output - call.first_output[place.part]) * kExl3Columns;
+  if (!call.tiles.Find(tile, place.part, &place.tile, &place.job) || place.column >= place.job.out) {
     WaitForKernelsBefore();  // this kernel must not end before the one before it
     return;
   }
   place.first_block = contract::FirstBlock(call.in / 128, segment);
   place.blocks = contract::FirstBlock(call.in / 128, segment + 1) - place.first_block;
-  place.slot = call.tiles.SlotOf(index, place.part);
-  const int rows = call.tiles.tile_rows, output = (place.part * static_cast<int>(call.tiles.count) + static_cast<int>(index)) * (call.out / kExl3Columns) + column_block;
-  float* partial = call.partial + static_cast<std::int64_t>(output) * SmallPartialFloats(rows);
-  float* z = partial + contract::kSegments * rows * kExl3Columns;
-  product(call, place, partial + segment * rows * kExl3Columns, z + segment * rows);
-  if (LastToArrive(call.arrivals + output, contract::kSegments)) FinishRows<kInteger>(call, place, partial, z);
+  const SmallPartial partial(call, tile, output);
+  product(call, place, partial.sums + segment * partial.rows * kExl3Columns, partial.z + segment * partial.rows);
+  FinishSmall<kForm>(call, place, tile, output);
 }
 
 // Launches `kernel` over all tiles of the call with room for the widest rate among its jobs. Groups of warps are as many as fill the device and
@@ -301,7 +367,7 @@ void LaunchSmall(Kernel* kernel, const Exl3Call& call, int max_bits_x2, CudaStre
   const auto shared = [&](int groups) {
     return SmallLayout::Of<kForm>(call.in, call.max_tile_rows, groups).rings + groups * kSmallWarps * kSmallStages * kSmallStrips * 128 * max_bits_x2;
   };
-  const std::int64_t blocks = call.out / kExl3Columns * contract::kSegments * call.tiles.count * call.tiles.parts, processors = stream.processors();
+  const std::int64_t blocks = std::int64_t{call.outputs()} * contract::kSegments * call.tiles.count, processors = stream.processors();
   const auto fits = [&](int groups) {
     const std::int64_t at_once = (blocks + processors - 1) / processors;  // on a multiprocessor
     return groups <= MaxSegmentBlocks(call.in) && at_once * groups * kSmallThreads <= 1024 && at_once * (shared(groups) + 1024) <= stream.shared_bytes();
@@ -311,8 +377,7 @@ void LaunchSmall(Kernel* kernel, const Exl3Call& call, int max_bits_x2, CudaStre
   AllowShared(kernel, stream.device());
   constexpr std::int64_t kMaxGridY = 65535;
   for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
-    const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns * contract::kSegments), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
-                    static_cast<unsigned>(call.tiles.parts));
+    const dim3 grid(static_cast<unsigned>(call.outputs() * contract::kSegments), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)));
     Launch(kernel, grid, static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(shared(groups)), stream, call, begin);
   }
   CheckLaunch("exl3 product of few rows");

@@ -13,7 +13,7 @@ __device__ void ProductOfCodebook(const Exl3Call& call, const SmallPlace& place,
 }
 
 __global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallHalfKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
-  SmallBlock<false>(call, first_tile, ProductOfCodebook);
+  SmallBlock<Exl3Form::kHalf>(call, first_tile, ProductOfCodebook);
 }
 
 }  // namespace

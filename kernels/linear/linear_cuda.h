@@ -56,6 +56,10 @@ struct GroupedLinear {
 };
 void RunGroupedLinear(CudaStream& stream, const GroupedLinear& linear);
 
+// Experts of few rows whose parts are gate, up and down, all EXL3: y of part 2 = down(SwiGLU of the others), in two or three launches. x_index is that of
+// parts 0 and 1; part 2 has no x, they no y. False, and nothing done, where more would be needed. Defined in exl3.cu.
+bool RunExl3Experts(CudaStream& stream, const GroupedLinear& experts);
+
 // The EXL3 jobs of a call; jobs of other kinds are passed over. Defined in exl3.cu.
 void RunGroupedExl3(CudaStream& stream, const GroupedLinear& linear);
 
