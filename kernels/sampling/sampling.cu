@@ -1,5 +1,7 @@
 // Tokens from rows of logits, a block a row. What sorting finds on the CPU, histograms of weights find here: the exponent at which the running
 // weight passes an amount, then the digits of the logit, then the id among equals.
+#include <string>
+
 #include "kernels/contract/total_order.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/sampling/sampling_cuda.h"
@@ -10,12 +12,38 @@ namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits, kBinsAWarp = kBins / kWarps;
+constexpr std::int64_t kMaxVocab = 1 << 18;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kBinsAUnit = kBins / -kLowestExponent * 0.99f;  // of the exponent
 
+// Sums of weights in bins. Weights are cut in three, because shared memory adds words of 32 bits at full speed.
+struct Histogram {
+  static constexpr int kParts = 3, kPartBits = 14;
+  static_assert(kMaxVocab << kPartBits <= std::int64_t{1} << 32);
+  std::uint32_t part[kParts][kBins];
+
+  __device__ void Clear() {
+    __syncthreads();
+    for (int i = threadIdx.x; i < kParts * kBins; i += kThreads) part[i / kBins][i % kBins] = 0;
+    __syncthreads();
+  }
+  __device__ void Add(int bin, unsigned long long weight) {
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      if (const auto bits = static_cast<std::uint32_t>(weight >> (p * kPartBits)) & ((1u << kPartBits) - 1u); bits != 0) atomicAdd(&part[p][bin], bits);
+    }
+  }
+  __device__ unsigned long long Sum(int bin) const {
+    unsigned long long sum = 0;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) sum += static_cast<unsigned long long>(part[p][bin]) << (p * kPartBits);
+    return sum;
+  }
+};
+
 struct SampleShared {
+  Histogram histogram;
   unsigned long long weight[kBins];  // by exponent
-  unsigned long long digit[kBins];   // of one bin, by a digit of the logit
   unsigned long long warp[kWarps];
   unsigned long long sum;  // of what comes before the chosen bin
   int bin;
@@ -53,11 +81,13 @@ struct SampledWeight {
 class WeightedRow {
  public:
   __device__ WeightedRow(const float* logits, int vocab, const SampledWeight& weight, SampleShared& shared) : logits_(logits), vocab_(vocab), w_(weight), s_(shared) {
-    Clear(s_.weight);
+    s_.histogram.Clear();
     for (int v = threadIdx.x; v < vocab_; v += kThreads) {
       const float logit = logits_[v], exponent = w_.Exponent(logit);
-      if (const unsigned long long weight_v = w_.Of(v, logit, exponent); weight_v > 0) atomicAdd(&s_.weight[w_.Bin(exponent)], weight_v);
+      if (const unsigned long long weight_v = w_.Of(v, logit, exponent); weight_v > 0) s_.histogram.Add(w_.Bin(exponent), weight_v);
     }
+    __syncthreads();
+    for (int b = threadIdx.x; b < kBins; b += kThreads) s_.weight[b] = s_.histogram.Sum(b);
     __syncthreads();
   }
 
@@ -75,45 +105,40 @@ class WeightedRow {
 
   // `amount` is above 0 and at most the total.
   __device__ Reached Reach(unsigned long long amount) {
-    unsigned long long before = FindBin(s_.weight, 1, amount);
+    unsigned long long before = FindBin([&](int b) { return s_.weight[b]; }, 1, amount);
     const int bin = s_.bin;
     std::uint32_t prefix = 0;
     for (int above = 32; above > 0; above -= kDigitBits) {  // the last digit is shorter
       const int low = max(above - kDigitBits, 0);
-      Clear(s_.digit);
+      s_.histogram.Clear();
       for (int v = threadIdx.x; v < vocab_; v += kThreads) {
         const float logit = logits_[v], exponent = w_.Exponent(logit);
         const std::uint32_t key = contract::OrderKey(logit);
         if (w_.Bin(exponent) != bin || (above < 32 && (key >> above) != prefix)) continue;
-        atomicAdd(&s_.digit[(key >> low) & ((1u << (above - low)) - 1u)], w_.Of(v, logit, exponent));
+        s_.histogram.Add(static_cast<int>((key >> low) & ((1u << (above - low)) - 1u)), w_.Of(v, logit, exponent));
       }
       __syncthreads();
-      before += FindBin(s_.digit, -1, amount - before);
+      before += FindBin([&](int b) { return s_.histogram.Sum(b); }, -1, amount - before);
       prefix = (prefix << (above - low)) | static_cast<std::uint32_t>(s_.bin);
     }
     return FindAmongEqual(prefix, amount, before);
   }
 
  private:
-  __device__ void Clear(unsigned long long* bins) {
-    __syncthreads();
-    for (int b = threadIdx.x; b < kBins; b += kThreads) bins[b] = 0;
-    __syncthreads();
-  }
-
   // Sets s_.bin to the first bin, upwards or downwards, at which the running weight reaches `amount`; returns the weight before it.
-  __device__ unsigned long long FindBin(const unsigned long long* bins, int direction, unsigned long long amount) {
+  template <class Bins>
+  __device__ unsigned long long FindBin(Bins bins, int direction, unsigned long long amount) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = direction > 0 ? warp * kBinsAWarp : kBins - 1 - warp * kBinsAWarp;
     unsigned long long own = 0, before = 0;
-    for (int b = lane; b < kBinsAWarp; b += 32) own += bins[first + direction * b];
+    for (int b = lane; b < kBinsAWarp; b += 32) own += bins(first + direction * b);
     own = SumWarp(own);
     if (lane == 0) s_.warp[warp] = own;
     __syncthreads();
     for (int w = 0; w < warp; ++w) before += s_.warp[w];
     if (lane == 0 && before < amount && before + own >= amount) {
       int bin = first;
-      for (; before + bins[bin] < amount; bin += direction) before += bins[bin];
+      for (; before + bins(bin) < amount; bin += direction) before += bins(bin);
       s_.bin = bin;
       s_.sum = before;
     }
@@ -197,6 +222,7 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__
 
 void RunSample(Stream& stream, const SampleArgs& a) {
   if (a.rows == 0) return;
+  if (a.vocab > kMaxVocab) throw InputError("sampling: " + std::to_string(a.vocab) + " tokens, expected at most 262144 on a CUDA device");
   Launch(SampleKernel, dim3(static_cast<unsigned>(a.rows)), kThreads, 0, AsCuda(stream), a);
   CheckLaunch("sample");
 }
