@@ -46,15 +46,13 @@ Exl3Call CallOf(const GroupedLinear& g, int first, int count, const LaunchKey& k
   call.tiles.parts = count;
   call.tiles.job_stride = g.parts();
   call.tiles.first_job = first;
-  bool whole = key.in_features % 4 == 0 && reinterpret_cast<std::uintptr_t>(g.up) % 8 == 0;
   for (int p = 0; p < count; ++p) {
     const LinearPart& part = g.part[static_cast<std::size_t>(first + p)];
     call.parts[p] = {part.x, part.x_stride, part.y_bf16, part.y_fp32, part.y_stride};
-    whole = whole && reinterpret_cast<std::uintptr_t>(part.x) % 8 == 0 && part.x_stride % 4 == 0;
     call.first_output[p + 1] = call.first_output[p] + jobs.max_out[first + p] / kExl3Columns;
     call.out = std::max(call.out, jobs.max_out[first + p]);
   }
-  call.input = {g.x_index, g.up, g.weight, g.limit, whole};
+  call.input = {g.x_index, g.up, g.weight, g.limit};
   call.in = key.in;
   call.in_features = key.in_features;
   call.overflow = g.overflow;

@@ -1,10 +1,10 @@
-// From rows to codes: what a warp does with a 128-block of an EXL3 linear's inputs (docs/numerics.md section 4), and how small tiles store it.
+// Codes of small EXL3 tiles (docs/numerics.md section 4): a 128-block of inputs that a warp has, four values a lane, or that eight lanes have.
 #pragma once
 
 #include "kernels/contract/segments.h"
 #include "kernels/kv_rows/kv_codec.cuh"
 #include "kernels/linear/exl3_epilogue.cuh"
-#include "kernels/linear/swiglu.cuh"
+#include "kernels/linear/row_codes.cuh"
 
 namespace lockstep::kernels {
 
@@ -12,64 +12,8 @@ namespace lockstep::kernels {
 template <Exl3Form kForm>
 inline constexpr int kCodeTileBytes = kForm == Exl3Form::kHalf ? 32 : 64;
 
-// Inputs 4*lane .. 4*lane + 3 of a block, as they lie in memory.
-struct InputWords {
-  uint2 x, up;  // bf16; zero past the end of the row
-  float weight;
-  float4 scale;
-};
-
-// A row of a part: x or the gate, and what makes a SwiGLU of it.
-struct InputRow {
-  const std::uint16_t *x, *up;
-  float weight;
-};
-
-__device__ inline InputRow RowOf(const Exl3Call& call, int part, std::int64_t row) {
-  const Exl3Input& input = call.input;
-  const std::int64_t at = (input.index ? input.index[row] : row) * call.parts[part].x_stride;
-  return {call.parts[part].x + at, input.up ? input.up + at : nullptr, input.weight ? input.weight[row] : 1.0f};
-}
-
-// Four bf16 values from k on; zeros from `n` on. `whole`: aligned, and all there or none.
-__device__ inline uint2 LoadFour(const std::uint16_t* row, int k, int n, bool whole) {
-  if (whole) return k < n ? *reinterpret_cast<const uint2*>(row + k) : make_uint2(0u, 0u);
-  std::uint32_t v[4];
-#pragma unroll
-  for (int r = 0; r < 4; ++r) v[r] = k + r < n ? row[k + r] : 0u;
-  return make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
-}
-
-// The lane's inputs of 128-block `block` of a row.
-__device__ inline InputWords LoadInput(const Exl3Call& call, const Exl3Job& job, const InputRow& row, int block) {
-  const int k = block * 128 + 4 * static_cast<int>(threadIdx.x & 31), n = call.in_features;
-  InputWords words;
-  words.scale = *reinterpret_cast<const float4*>(job.input_scale + k);
-  words.x = LoadFour(row.x, k, n, call.input.whole);
-  words.up = row.up ? LoadFour(row.up, k, n, call.input.whole) : make_uint2(0u, 0u);
-  words.weight = row.weight;
-  return words;
-}
-
 __device__ inline void ScaleInput(const float4& scale, float (&t)[4]) {
   t[0] = contract::Mul(t[0], scale.x), t[1] = contract::Mul(t[1], scale.y), t[2] = contract::Mul(t[2], scale.z), t[3] = contract::Mul(t[3], scale.w);
-}
-
-__device__ inline void WidenInput(uint2 bits, float (&t)[4]) {
-  t[0] = __uint_as_float(bits.x << 16), t[1] = __uint_as_float(bits.x & 0xffff0000u);
-  t[2] = __uint_as_float(bits.y << 16), t[3] = __uint_as_float(bits.y & 0xffff0000u);
-}
-
-// x * suh, where x may be a SwiGLU.
-__device__ inline void ScaledInput(const Exl3Input& input, const InputWords& words, float (&t)[4]) {
-  WidenInput(words.x, t);
-  if (input.up) {
-    float up[4];
-    WidenInput(words.up, up);
-#pragma unroll
-    for (int r = 0; r < 4; ++r) t[r] = BF16Value(Swiglu(t[r], up[r], words.weight, input.limit));
-  }
-  ScaleInput(words.scale, t);
 }
 
 __device__ inline int SumWarp(int x) {
@@ -94,7 +38,7 @@ __device__ inline float TopWarp(float x) {
 
 // Family I: butterfly, then integer codes with one scale. Returns scale and sum of the block's codes.
 __device__ inline ScaleSum IntegerCodes(float act_limit, float (&t)[4], int (&code)[4]) {
-  ButterflyWarp(t);
+  ButterflyWarp(reinterpret_cast<float(&)[1][4]>(t));
   const float top = TopWarp(fmaxf(fmaxf(fabsf(t[0]), fabsf(t[1])), fmaxf(fabsf(t[2]), fabsf(t[3]))));
   const bool zero = top < 0x1p-100f;
   const float inverse = zero ? 0.0f : contract::Div(act_limit, top);
@@ -121,7 +65,7 @@ __device__ inline bool HalfCodes(float (&t)[4], __half (&code)[4]) {
     overflow = overflow || __hisinf(rounded);
     value = __half2float(rounded);
   }
-  ButterflyWarp(t);
+  ButterflyWarp(reinterpret_cast<float(&)[1][4]>(t));
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     code[r] = __float2half_rn(t[r]);
@@ -174,6 +118,55 @@ __device__ bool PrepareSmallBlock(const Exl3Job& job, float (&t)[4], std::byte* 
     }
     return false;
   }
+}
+
+// The lane's sixteen codes, which are whole numbers, as a tile of a small tile's code row.
+template <Exl3Form kForm>
+__device__ void StoreSmallTile(std::byte* tile, const float (&code)[RowButterfly::kValues]) {
+  auto* to = reinterpret_cast<uint4*>(tile);
+  if constexpr (kForm == Exl3Form::kHalf) {
+    const auto pair = [&](int i) { return PairBits(__float2half_rn(code[i]), __float2half_rn(code[i + 1])); };
+#pragma unroll
+    for (int i = 0; i < 2; ++i) to[i] = make_uint4(pair(4 * i), pair(4 * i + 8), pair(4 * i + 2), pair(4 * i + 10));
+  } else {
+    const auto repeated = [&](int i) { return (static_cast<std::uint32_t>(static_cast<int>(code[i])) & 0xffu) * 0x01010101u; };
+#pragma unroll
+    for (int q = 0; q < 4; ++q) to[q] = make_uint4(repeated(2 * q), repeated(2 * q + 1), repeated(2 * q + 8), repeated(2 * q + 9));
+  }
+}
+
+// 128-blocks first .. first + count - 1 of a row or two, four a warp at a time, to code rows `row_bytes` apart. Family I: scales and sums to
+// scale_sums [rows][count]. True if a value is beyond fp16 (family H).
+template <Exl3Form kForm, bool kMaySwiglu>
+__device__ bool PrepareSmallRows(const Exl3Call& call, const Exl3Job& job, int part, const RowTile& rows, int first, int count, std::byte* codes,
+                                 std::int64_t row_bytes, ScaleSum* scale_sums) {
+  static_assert(kExl3OwnRows == 2);
+  const RowButterfly butterfly;
+  const int units = rows.rows * count, lane = RowButterfly::LaneOfRow();
+  bool overflow = false;
+  for (int base = static_cast<int>(threadIdx.x) / 32 * RowButterfly::kRows; base < units; base += static_cast<int>(blockDim.x) / 32 * RowButterfly::kRows) {
+    const int unit = base + RowButterfly::RowOfWarp(), filled = min(unit, units - 1), row = filled < count ? 0 : 1, block = filled - row * count;
+    float v[RowButterfly::kValues];
+    LoadScaledInput<kMaySwiglu>(call, job, part, rows.begin + row, (first + block) * 128 + lane * RowButterfly::kValues, v);
+    std::byte* tile = codes + row * (kForm == Exl3Form::kInt16 ? 2 : 1) * row_bytes + (block * 8 + lane) * kCodeTileBytes<kForm>;
+    if constexpr (kForm == Exl3Form::kHalf) {
+      overflow = HalfCodes(butterfly, v) || overflow;
+      if (unit < units) StoreSmallTile<kForm>(tile, v);
+    } else {
+      const ScaleSum result = IntegerCodes(butterfly, static_cast<float>(job.act_limit), v);
+      if (unit >= units) continue;
+      if (lane == 0) scale_sums[unit] = result;
+      if constexpr (kForm == Exl3Form::kInt16) {
+        float high[RowButterfly::kValues], low[RowButterfly::kValues];
+        SplitCodes(v, high, low);
+        StoreSmallTile<kForm>(tile, high);
+        StoreSmallTile<kForm>(tile + row_bytes, low);
+      } else {
+        StoreSmallTile<kForm>(tile, v);
+      }
+    }
+  }
+  return overflow;
 }
 
 }  // namespace lockstep::kernels

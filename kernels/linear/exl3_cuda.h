@@ -131,7 +131,6 @@ struct Exl3Input {
   const std::uint16_t* up = nullptr;    // not null: x[r] = bf16([weight *] silu(min(gate, limit)) * clamp(up, -limit, limit)), one part
   const float* weight = nullptr;        // [rows] or null
   float limit = 0.0f;                   // 0: no clamp
-  bool whole = false;                   // all parts' rows, and `up`, are 8-byte aligned and in_features is a multiple of four
 };
 
 // Scale and code sum of a row's 128-block, family I.

@@ -6,25 +6,33 @@
 
 namespace lockstep::kernels {
 
-// 128 values over a warp, element 4*lane + r in x[r]: butterfly with strides 1, 2, ..., 64, then times 1/sqrt(128).
-__device__ inline void ButterflyWarp(float (&x)[4]) {
-  const auto swap = [&](int i, int j) {
-    const float a = x[i], b = x[j];
-    x[i] = contract::Add(a, b);
-    x[j] = contract::Sub(a, b);
-  };
-  swap(0, 1), swap(2, 3);
-  swap(0, 2), swap(1, 3);
+// 128 values over a warp for each of some rows, element 4*lane + r in x[row][r]: butterfly with strides 1, 2, ..., 64, then times 1/sqrt(128). The rows'
+// steps stand side by side, so that they wait for shuffles together.
+template <int kRows>
+__device__ void ButterflyWarp(float (&x)[kRows][4]) {
   const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (float(&row)[4] : x) {
+    const float sum[2] = {contract::Add(row[0], row[1]), contract::Add(row[2], row[3])};
+    const float difference[2] = {contract::Sub(row[0], row[1]), contract::Sub(row[2], row[3])};
+    row[0] = contract::Add(sum[0], sum[1]), row[1] = contract::Add(difference[0], difference[1]);
+    row[2] = contract::Sub(sum[0], sum[1]), row[3] = contract::Sub(difference[0], difference[1]);
+  }
 #pragma unroll
   for (int mask = 1; mask < 32; mask *= 2) {
     const float sign = (lane & mask) ? -1.0f : 1.0f;  // times one is exact: a sum or a difference, rounded once
 #pragma unroll
-    for (int r = 0; r < 4; ++r) x[r] = contract::Fma(x[r], sign, __shfl_xor_sync(0xffffffffu, x[r], mask));
+    for (float(&row)[4] : x) {
+#pragma unroll
+      for (float& value : row) value = contract::Fma(value, sign, __shfl_xor_sync(0xffffffffu, value, mask));
+    }
   }
   constexpr float kScale = static_cast<float>(1.0 / 11.313708498984761);
 #pragma unroll
-  for (int r = 0; r < 4; ++r) x[r] = contract::Mul(x[r], kScale);
+  for (float(&row)[4] : x) {
+#pragma unroll
+    for (float& value : row) value = contract::Mul(value, kScale);
+  }
 }
 
 // The first `count` of four values to y, in one store where all are wanted and y is aligned.
@@ -51,37 +59,36 @@ __device__ inline void StoreFP32(float* y, const float (&v)[4], int count) {
   }
 }
 
-// One row's 128 columns by one warp: v[r] goes from the folded sum of column `first + 4*lane + r` to its value. `z`: the row's correction (family I).
-template <bool kInteger>
-__device__ void FinishValues(const Exl3Job& job, std::int64_t first, float z, float (&v)[4]) {
-  if constexpr (kInteger) {
-#pragma unroll
-    for (float& value : v) value = contract::Fma(value, 1774.0f * 0x1p-18f, -z);
+// What a matrix does to the lane's four columns of an output after its butterfly.
+struct OutputTerms {
+  float4 scale, bias;
+  bool has_bias;
+
+  __device__ OutputTerms(const Exl3Job& job, int column) : bias(), has_bias(job.bias != nullptr) {
+    scale = *reinterpret_cast<const float4*>(job.output_scale + column);
+    if (has_bias) bias = *reinterpret_cast<const float4*>(job.bias + column);
   }
-  ButterflyWarp(v);
-  const std::int64_t column = first + 4 * (threadIdx.x & 31);
-  const auto four = [column](const float* values) { return *reinterpret_cast<const float4*>(values + column); };
-  const float4 scale = four(job.output_scale);
-  v[0] = contract::Mul(v[0], scale.x), v[1] = contract::Mul(v[1], scale.y), v[2] = contract::Mul(v[2], scale.z), v[3] = contract::Mul(v[3], scale.w);
-  if (job.bias) {
-    const float4 bias = four(job.bias);
+  __device__ void Apply(float (&v)[4]) const {
+    v[0] = contract::Mul(v[0], scale.x), v[1] = contract::Mul(v[1], scale.y), v[2] = contract::Mul(v[2], scale.z), v[3] = contract::Mul(v[3], scale.w);
+    if (!has_bias) return;
     v[0] = contract::Add(v[0], bias.x), v[1] = contract::Add(v[1], bias.y), v[2] = contract::Add(v[2], bias.z), v[3] = contract::Add(v[3], bias.w);
   }
+};
+
+// Family I: from b - 510 to the format's weight. `z`: the row's folded correction.
+__device__ inline void CorrectSums(float z, float (&v)[4]) {
+  const float correction = contract::Mul(z, 476.0f * 0x1p-18f);
+#pragma unroll
+  for (float& value : v) value = contract::Fma(value, 1774.0f * 0x1p-18f, -correction);
 }
 
-// Finished columns to the part's y.
-__device__ inline void StoreRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t first, const float (&v)[4]) {
+// Finished columns from `column` on to the part's y.
+__device__ inline void StoreRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, int column, const float (&v)[4]) {
   const Exl3Part& to = call.parts[part];
-  const std::int64_t column = first + 4 * (threadIdx.x & 31), at = row * to.y_stride + column;
-  const int count = static_cast<int>(max(std::int64_t{0}, min(std::int64_t{4}, job.out_features - column)));
+  const std::int64_t at = row * to.y_stride + column;
+  const int count = max(0, min(4, job.out_features - column));
   if (to.y_bf16) StoreBF16(to.y_bf16 + at, v, count);
   else StoreFP32(to.y_fp32 + at, v, count);
-}
-
-template <bool kInteger>
-__device__ void FinishRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t first, float z, float (&v)[4]) {
-  FinishValues<kInteger>(job, first, z, v);
-  StoreRow(call, job, part, row, first, v);
 }
 
 }  // namespace lockstep::kernels

@@ -7,43 +7,22 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kWarpsARow = 16;  // few rows: the time of one counts
-
-// Where a block works, if it does.
-struct PreparedRow {
-  Exl3Job job;
-  std::int64_t row, slot;
-};
+constexpr int kMaxWarps = 16;  // of a row, whose time counts where rows are few
 
 // Block (row of the tile, tile, part).
-__device__ bool FindRow(const Exl3Call& call, std::int64_t first_tile, PreparedRow* found) {
-  const std::int64_t index = first_tile + blockIdx.y;
-  const int part = static_cast<int>(blockIdx.z);
-  RowTile tile;
-  if (!call.tiles.Find(index, part, &tile, &found->job) || static_cast<int>(blockIdx.x) >= tile.rows) return false;
-  found->row = tile.begin + blockIdx.x;
-  found->slot = call.tiles.SlotOf(index, part) + blockIdx.x;
-  return true;
-}
-
-// The 128-blocks of a row over the warps.
 template <Exl3Form kForm>
 __global__ void Exl3PrepareSmallKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
   WaitForKernelsBefore();
   StartNextKernel();  // the product looks for its jobs and fetches weights before it waits for this kernel
-  PreparedRow at;
-  if (!FindRow(call, first_tile, &at)) return;
-  const std::int64_t blocks = call.in / 128, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
-  std::byte* codes = call.small.codes + call.terms() * at.slot * row_bytes;
-  const InputRow row = RowOf(call, static_cast<int>(blockIdx.z), at.row);
-  bool overflow = false;
-  for (std::int64_t block = threadIdx.x / 32; block < blocks; block += blockDim.x / 32) {
-    const InputWords words = LoadInput(call, at.job, row, static_cast<int>(block));
-    float t[4];
-    ScaledInput(call.input, words, t);
-    std::byte* to = codes + block * 8 * kCodeTileBytes<kForm>;
-    overflow = PrepareSmallBlock<kForm>(at.job, t, to, row_bytes, call.small.scale_sums + at.slot * blocks + block) || overflow;
-  }
+  const std::int64_t index = first_tile + blockIdx.y;
+  const int part = static_cast<int>(blockIdx.z), blocks = call.in / 128;
+  RowTile tile;
+  Exl3Job job;
+  if (!call.tiles.Find(index, part, &tile, &job) || static_cast<int>(blockIdx.x) >= tile.rows) return;
+  const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>, slot = call.tiles.SlotOf(index, part) + blockIdx.x;
+  const RowTile row = {tile.job, 1, tile.begin + blockIdx.x};
+  std::byte* codes = call.small.codes + call.terms() * slot * row_bytes;
+  const bool overflow = PrepareSmallRows<kForm, true>(call, job, part, row, 0, blocks, codes, row_bytes, call.small.scale_sums + slot * blocks);
   if (overflow && call.overflow) *call.overflow = 1;
 }
 
@@ -56,8 +35,7 @@ auto* KernelOf(Exl3Form form) {
 }  // namespace
 
 void LaunchExl3PrepareSmall(const Exl3Call& call, CudaStream& stream) {
-  const auto blocks = static_cast<int>(call.in / 128);
-  const int threads = 32 * std::min(kWarpsARow, blocks);
+  const int units = static_cast<int>(Blocks(call.in / 128, RowButterfly::kRows)), threads = 32 * std::min(kMaxWarps, units);
   constexpr std::int64_t kMaxGridY = 65535;
   for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
     const dim3 grid(static_cast<unsigned>(call.tiles.tile_rows), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),

@@ -111,34 +111,11 @@ __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const S
   CopyWait<0>();
 }
 
-// The same from the rows themselves, a 128-block a warp at a time; the next one's words are on their way while one is prepared.
+// The same from the rows themselves.
 template <Exl3Form kForm>
 __device__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
-  static_assert(kExl3OwnRows == 2);
-  const int units = place.tile.rows * place.blocks, warps = static_cast<int>(blockDim.x / 32);
   auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
-  const InputRow first = RowOf(call, place.part, place.tile.begin), second = place.tile.rows > 1 ? RowOf(call, place.part, place.tile.begin + 1) : first;
-  const auto load = [&](int unit) {
-    const bool of_first = unit < place.blocks;
-    const InputRow row = {of_first ? first.x : second.x, of_first ? first.up : second.up, of_first ? first.weight : second.weight};
-    return LoadInput(call, place.job, row, place.first_block + (of_first ? unit : unit - place.blocks));
-  };
-  bool overflow = false;
-  int unit = static_cast<int>(threadIdx.x / 32);
-  InputWords words = {};
-  if (unit < units) words = load(unit);
-  while (unit < units) {
-    const int next = unit + warps, row = unit < place.blocks ? 0 : 1;
-    InputWords next_words = {};
-    if (next < units) next_words = load(next);
-    std::byte* block = shared + row * call.terms() * layout.code_row + (unit - row * place.blocks) * 8 * kCodeTileBytes<kForm>;
-    float t[4];
-    WidenInput(words.x, t);
-    ScaleInput(words.scale, t);
-    overflow = PrepareSmallBlock<kForm>(place.job, t, block, layout.code_row, scale_sums + unit) || overflow;
-    words = next_words;
-    unit = next;
-  }
+  const bool overflow = PrepareSmallRows<kForm, false>(call, place.job, place.part, place.tile, place.first_block, place.blocks, shared, layout.code_row, scale_sums);
   if (overflow && call.overflow) *call.overflow = 1;
 }
 
@@ -240,19 +217,16 @@ __device__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, floa
   if (group == 0) sums.Store(partial);
 }
 
-// True in the block that arrives last of an output's segments; what the others wrote is then visible to it.
+// True in the block that arrives last of `expected`; what the others wrote is then visible to it. The barriers make one thread's order the block's.
 __device__ inline bool LastToArrive(std::int32_t* arrivals, int expected) {
   __shared__ int ticket;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    ticket = atomicAdd(arrivals, 1);
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(ticket) : "l"(arrivals) : "memory");
     if (ticket == expected - 1) *arrivals = 0;
   }
   __syncthreads();
-  if (ticket != expected - 1) return false;
-  __threadfence();
-  return true;
+  return ticket == expected - 1;
 }
 
 // Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
@@ -273,9 +247,9 @@ struct SmallPartial {
     z = sums + contract::kSegments * rows * kExl3Columns;
   }
 
-  // The lane's four columns of a row from all segments, finished.
+  // The lane's four columns of a row from all segments; family I: corrected.
   template <bool kInteger>
-  __device__ void Finish(const Exl3Job& job, int row, int column, float (&v)[4]) const {
+  __device__ void Fold(int row, float (&v)[4]) const {
     float4 s[contract::kSegments];
     float correction[contract::kSegments] = {};
 #pragma unroll
@@ -285,12 +259,12 @@ struct SmallPartial {
     }
     v[0] = contract::FoldSegments(s[0].x, s[1].x, s[2].x, s[3].x), v[1] = contract::FoldSegments(s[0].y, s[1].y, s[2].y, s[3].y);
     v[2] = contract::FoldSegments(s[0].z, s[1].z, s[2].z, s[3].z), v[3] = contract::FoldSegments(s[0].w, s[1].w, s[2].w, s[3].w);
-    const float folded = contract::FoldSegments(correction[0], correction[1], correction[2], correction[3]);
-    FinishValues<kInteger>(job, column, contract::Mul(folded, 476.0f * 0x1p-18f), v);
+    if (kInteger) CorrectSums(contract::FoldSegments(correction[0], correction[1], correction[2], correction[3]), v);
   }
 };
 
-// The rows of gate and up, both finished, as codes of down: a warp a row, whose 128 columns are a 128-block of down's inputs.
+// The rows of gate and up, both finished, as codes of down: a warp a row, whose 128 columns are a 128-block of down's inputs. Nothing hides what this
+// takes at the end of a launch: loads stand first, and gate and up go side by side.
 template <Exl3Form kForm>
 __device__ void FinishPair(const Exl3Call& call, int tile, int output) {
   constexpr bool kInteger = kForm != Exl3Form::kHalf;
@@ -299,19 +273,23 @@ __device__ void FinishPair(const Exl3Call& call, int tile, int output) {
   call.tiles.Find(tile, 0, &rows, &gate);
   call.tiles.Find(tile, 1, &rows, &up);
   call.tiles.Find(tile, 2, &rows, &down);
-  const SmallPartial of_gate(call, tile, output), of_up(call, tile, call.first_output[1] + output);
-  const int first = output * kExl3Columns, column = first + 4 * static_cast<int>(threadIdx.x & 31), blocks = call.first_output[1];
+  const int column = output * kExl3Columns + 4 * static_cast<int>(threadIdx.x & 31), blocks = call.first_output[1];
+  const OutputTerms of_gate(gate, column), of_up(up, column);
   const float4 scale = *reinterpret_cast<const float4*>(down.input_scale + column);
+  const SmallPartial gate_partial(call, tile, output), up_partial(call, tile, blocks + output);
   const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>;
   for (int r = static_cast<int>(threadIdx.x) / 32; r < rows.rows; r += static_cast<int>(blockDim.x) / 32) {
     const std::int64_t row = rows.begin + r;
     const float weight = call.input.weight ? call.input.weight[row] : 1.0f;
-    float t[4], b[4];
-    of_gate.Finish<kInteger>(gate, r, first, t);
-    of_up.Finish<kInteger>(up, r, first, b);
+    float v[2][4], t[4];
+    gate_partial.Fold<kInteger>(r, v[0]);
+    up_partial.Fold<kInteger>(r, v[1]);
+    ButterflyWarp(v);
+    of_gate.Apply(v[0]);
+    of_up.Apply(v[1]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      t[i] = column + i < gate.out_features ? BF16Value(Swiglu(BF16Value(BF16Bits(t[i])), BF16Value(BF16Bits(b[i])), weight, call.input.limit)) : 0.0f;
+      t[i] = column + i < gate.out_features ? BF16Value(Swiglu(BF16Value(BF16Bits(v[0][i])), BF16Value(BF16Bits(v[1][i])), weight, call.input.limit)) : 0.0f;
     }
     ScaleInput(scale, t);
     std::byte* block = call.down.codes + call.terms() * row * row_bytes + output * 8 * kCodeTileBytes<kForm>;
@@ -330,10 +308,14 @@ __device__ void FinishSmall(const Exl3Call& call, const SmallPlace& place, int t
   }
   if (!LastToArrive(arrivals + output, contract::kSegments)) return;
   const SmallPartial partial(call, tile, output);
+  const int column = place.column + 4 * static_cast<int>(threadIdx.x & 31);
+  const OutputTerms terms(place.job, column);
   for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {
-    float v[4];
-    partial.Finish<kForm != Exl3Form::kHalf>(place.job, row, place.column, v);
-    StoreRow(call, place.job, place.part, place.tile.begin + row, place.column, v);
+    float v[1][4];
+    partial.Fold<kForm != Exl3Form::kHalf>(row, v[0]);
+    ButterflyWarp(v);
+    terms.Apply(v[0]);
+    StoreRow(call, place.job, place.part, place.tile.begin + row, column, v[0]);
   }
 }
 
