@@ -81,6 +81,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::hc_mix>("hc_mix", &timed);
   TimeKernel<&KernelTable::hc_collapse_norm>("hc_collapse_norm", &timed);
   TimeKernel<&KernelTable::hc_expand>("hc_expand", &timed);
+  TimeKernel<&KernelTable::hc_site>("hc_site", &timed);
   TimeKernel<&KernelTable::linear>("linear", &timed);
   TimeKernel<&KernelTable::linear_set>("linears", &timed);
   TimeKernel<&KernelTable::pack_rows>("pack_rows", &timed);

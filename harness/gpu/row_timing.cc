@@ -113,6 +113,29 @@ struct RowTimer {
     Line("hc_expand", us, static_cast<double>(rows * (2 * width + n) * 2), same);
   }
 
+  void HcSite() {
+    const std::int64_t width = kStreams * model.hidden, n = model.hidden, outputs = 2 * kStreams + kStreams * kStreams, pairs = kStreams * kStreams;
+    const int sets = Sets(outputs * width * 4 + rows * width * 2);
+    Mirror<std::uint16_t> u(run.values.BF16s(static_cast<std::size_t>(sets) * T(width))), f(run.values.BF16s(T(n))), x(T(n));
+    Mirror<float> fn(run.values.Floats(static_cast<std::size_t>(sets * outputs * width), 0.01f)), base(run.values.Floats(static_cast<std::size_t>(outputs))), scale(run.values.Floats(3));
+    Mirror<float> weight(run.values.Floats(static_cast<std::size_t>(n))), pre(T(kStreams)), post(run.values.Floats(T(kStreams))), mix(run.values.Floats(T(pairs), 0.1f));
+    const auto args = [&](int set, bool device, std::int64_t t) {
+      const std::int64_t many = device ? rows : 1;
+      const auto of = [&](auto& mirror, std::int64_t at) { return device ? mirror.device() : mirror.host().data() + t * at; };
+      auto* stream = of(u, width) + static_cast<std::int64_t>(set) * rows * width;
+      HcSiteArgs a;
+      a.leave = {of(f, n), of(post, kStreams), of(mix, pairs), many, kStreams, n, stream};
+      a.mix = {stream, many, kStreams, n, (device ? fn.device() : fn.host().data()) + set * outputs * width, of(base, 0), of(scale, 0), 1e-6f, 1e-6f, 20, false, of(pre, kStreams), of(post, kStreams), of(mix, pairs)};
+      a.collapse = {stream, of(pre, kStreams), many, kStreams, n, of(weight, 0), 1e-6f, of(x, n)};
+      return a;
+    };
+    const double us = GraphMicroseconds(run.stream, sets, [&](int set) { CudaHcSite()(run.stream, args(set, true, 0)); });
+    u.Upload(), post.Upload(), mix.Upload();
+    CudaHcSite()(run.stream, args(0, true, 0));
+    const bool same = Check("hc_site", x, n, [&](std::int64_t t) { run.cpu_kernels.hc_site(run.cpu, args(0, false, t)); });
+    Line("hc_site", us, static_cast<double>(outputs * width * 4 + rows * (2 * width + 2 * n) * 2), same);
+  }
+
   void RmsNorm(std::int64_t per_row, std::int64_t n) {
     const std::int64_t all = rows * per_row;
     const int sets = Sets(all * n * 2);
@@ -302,6 +325,7 @@ void TimeRowOperations(TimingRun& run) {
       if (named("hc_mix")) timer.HcMix();
       if (named("hc_collapse_norm")) timer.HcCollapseNorm();
       if (named("hc_expand")) timer.HcExpand();
+      if (named("hc_site")) timer.HcSite();
       if (named("rms_norm")) {
         timer.RmsNorm(1, model.q_lora);
         if (v4) timer.RmsNorm(kHeads, kHeadDim);

@@ -55,6 +55,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.hc_mix = CudaHcMix();
   table.hc_collapse_norm = CudaHcCollapseNorm();
   table.hc_expand = CudaHcExpand();
+  table.hc_site = CudaHcSite();
   table.linear = CudaLinear();
   table.linear_set = CudaLinearSet();
   table.pack_rows = CudaPackRows();

@@ -11,13 +11,19 @@ template <int kWidth>
 struct Channels {
   float value[kWidth];
 
+  __device__ static Channels From(uint4 bits) {
+    const float4 low = WidenFour(make_uint2(bits.x, bits.y)), high = WidenFour(make_uint2(bits.z, bits.w));
+    Channels c;
+    c.value[0] = low.x, c.value[1] = low.y, c.value[2] = low.z, c.value[3] = low.w;
+    c.value[4] = high.x, c.value[5] = high.y, c.value[6] = high.z, c.value[7] = high.w;
+    return c;
+  }
+  __device__ uint4 Bits() const { return make_uint4(PackBF16(value[0], value[1]), PackBF16(value[2], value[3]), PackBF16(value[4], value[5]), PackBF16(value[6], value[7])); }
+
   __device__ static Channels Load(const std::uint16_t* x) {
     Channels c;
     if constexpr (kWidth == 8) {
-      const uint4 bits = *reinterpret_cast<const uint4*>(x);
-      const float4 low = WidenFour(make_uint2(bits.x, bits.y)), high = WidenFour(make_uint2(bits.z, bits.w));
-      c.value[0] = low.x, c.value[1] = low.y, c.value[2] = low.z, c.value[3] = low.w;
-      c.value[4] = high.x, c.value[5] = high.y, c.value[6] = high.z, c.value[7] = high.w;
+      c = From(*reinterpret_cast<const uint4*>(x));
     } else {
       c.value[0] = BF16Value(*x);
     }
@@ -25,7 +31,7 @@ struct Channels {
   }
   __device__ void Store(std::uint16_t* x) const {
     if constexpr (kWidth == 8) {
-      *reinterpret_cast<uint4*>(x) = make_uint4(PackBF16(value[0], value[1]), PackBF16(value[2], value[3]), PackBF16(value[4], value[5]), PackBF16(value[6], value[7]));
+      *reinterpret_cast<uint4*>(x) = Bits();
     } else {
       *x = BF16Bits(value[0]);
     }

@@ -82,6 +82,14 @@ struct HcExpandArgs {
   std::uint16_t* stream_TSE = nullptr;
 };
 
+// From one site to the next: hc_expand of the site before, then hc_mix and hc_collapse_norm of this one, on the same streams. All three name the same
+// rows, streams and hidden size. The coefficients that `leave` reads may lie where `mix` writes; collapse.pre_TS is mix.pre_TS or the site before's.
+struct HcSiteArgs {
+  HcExpandArgs leave;  // f_TE null: there is no site before
+  HcMixArgs mix;       // not a read-out
+  HcCollapseNormArgs collapse;
+};
+
 // out = bf16(sum of the token's expert rows ascending by expert id, then the shared expert).
 struct CombineArgs {
   const std::uint16_t* expert_rows = nullptr;  // bf16 [pairs][E]

@@ -20,4 +20,17 @@ LOCKSTEP_ROWS_KERNEL(EngramGate, "engram_gate/F")
 LOCKSTEP_ROWS_KERNEL(Argmax, "argmax/F")
 #undef LOCKSTEP_ROWS_KERNEL
 
+namespace {
+
+template <RowsFunction<HcSiteArgs> rows>
+void RunHcSite(Stream& stream, const HcSiteArgs& args) {
+  AsCpu(stream).ParallelFor(args.mix.rows, 1, [&args](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+}
+
+}  // namespace
+
+Kernel<HcSiteArgs> CpuHcSite(Isa isa) {
+  return {ForIsa(isa, &RunHcSite<generic::HcSiteRows>, &RunHcSite<avx2::HcSiteRows>, &RunHcSite<avx512::HcSiteRows>), "hc_site/F"};
+}
+
 }  // namespace lockstep::kernels

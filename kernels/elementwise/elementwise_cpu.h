@@ -12,6 +12,7 @@ Kernel<RopeArgs> CpuRope(Isa isa);
 Kernel<HcMixArgs> CpuHcMix(Isa isa);
 Kernel<HcCollapseNormArgs> CpuHcCollapseNorm(Isa isa);
 Kernel<HcExpandArgs> CpuHcExpand(Isa isa);
+Kernel<HcSiteArgs> CpuHcSite(Isa isa);
 Kernel<CombineArgs> CpuCombine(Isa isa);
 Kernel<EngramGateArgs> CpuEngramGate(Isa isa);
 Kernel<ArgmaxArgs> CpuArgmax(Isa isa);

@@ -11,6 +11,7 @@ Kernel<RopeArgs> CudaRope();
 Kernel<HcMixArgs> CudaHcMix();
 Kernel<HcCollapseNormArgs> CudaHcCollapseNorm();
 Kernel<HcExpandArgs> CudaHcExpand();
+Kernel<HcSiteArgs> CudaHcSite();
 Kernel<CombineArgs> CudaCombine();
 Kernel<EngramGateArgs> CudaEngramGate();
 Kernel<ArgmaxArgs> CudaArgmax();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/contract/exact_math.h"
@@ -322,6 +323,37 @@ TEST(HcExpand, HasTheBitsOfTheReference) {
   }
 }
 
+// The reference's steps one after the other.
+HcSiteProblem::Output ReferenceOf(const HcSiteProblem& p) {
+  HcSiteProblem::Output expected = p.Start();
+  auto& [stream, x, pre, post, mix] = expected;
+  HcCollapseNormProblem entered = p.entered;
+  HcMixProblem site = p.site;
+  for (std::int64_t t = 0; t < p.rows && p.leaves; ++t) Store(ReferenceOf<Contract>(p.left, t), t * p.streams * p.hidden, &stream);
+  site.stream_TSE = entered.stream_TSE = stream;
+  for (std::int64_t t = 0; t < p.rows; ++t) {
+    const HcRow<Contract> row = ReferenceOf<Contract>(site, t);
+    std::copy(row.pre.begin(), row.pre.end(), pre.begin() + t * p.streams);
+    std::copy(row.post.begin(), row.post.end(), post.begin() + t * p.streams);
+    std::copy(row.mix.begin(), row.mix.end(), mix.begin() + t * p.streams * p.streams);
+  }
+  if (!p.pre_of_before) std::copy_n(pre.begin(), p.rows * p.streams, entered.pre_TS.begin());
+  for (std::int64_t t = 0; t < p.rows; ++t) Store(ReferenceOf<Contract>(entered, t), t * p.hidden, &x);
+  return expected;
+}
+
+TEST(HcSite, HasTheBitsOfTheReference) {
+  for (const auto& [streams, hidden] : {std::pair<int, std::int64_t>{4, 128}, {4, 640}, {4, 1280}, {4, 4096}, {4, 5120}, {4, 300}, {2, 128}}) {
+    for (const std::int64_t rows : {1, 3, 8, 9}) {
+      if (rows == 9 && hidden > 640) continue;
+      for (const bool leaves : {true, false}) {
+        const HcSiteProblem p({{.rows = rows, .streams = streams, .hidden = hidden, .recipe = rows == 3 ? Recipe::kSpiky : Recipe::kNormal}, leaves, rows % 2 == 0});
+        ExpectEverywhere(p, ReferenceOf(p), Describe(rows, streams, hidden, p.recipe) + (leaves ? "" : ", the first site"));
+      }
+    }
+  }
+}
+
 // Small integers: the sums are exact in every order, so truth rounded once has the same bits.
 TEST(HcExpand, LatticeSumsAreTruth) {
   const HcExpandProblem p({.rows = 3, .streams = 4, .hidden = 100, .recipe = Recipe::kLattice});
@@ -509,6 +541,7 @@ TEST(ElementwiseContract, IdsAreTheSameEverywhere) {
     EXPECT_EQ(table.hc_mix.contract, "hc_mix/F");
     EXPECT_EQ(table.hc_collapse_norm.contract, "hc_collapse_norm/F");
     EXPECT_EQ(table.hc_expand.contract, "hc_expand/F");
+    EXPECT_EQ(table.hc_site.contract, "hc_site/F");
     EXPECT_EQ(table.combine.contract, "combine/F");
     EXPECT_EQ(table.engram_gate.contract, "engram_gate/F");
     EXPECT_EQ(table.argmax.contract, "argmax/F");

@@ -7,6 +7,7 @@
 #include "kernels/device/ldmatrix.cuh"
 #include "kernels/elementwise/channels.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/elementwise/mixing_matrix.cuh"
 #include "model/error.h"
 
 namespace lockstep::kernels {
@@ -16,9 +17,7 @@ using contract::Add;
 using contract::Div;
 using contract::Fma;
 using contract::Mul;
-using contract::Sub;
 
-constexpr int kMaxStreams = 8;
 constexpr int kLaneSlot = 0;
 
 // --- projections -----------------------------------------------------------------------------------------------------
@@ -113,74 +112,6 @@ void Project(CudaStream& stream, const DotRows& d, const ProjectionLanes& to) {
 }
 
 // --- coefficients ----------------------------------------------------------------------------------------------------
-
-// The mixing matrix C in a warp: lane l holds elements l and, if there are so many, l + 32; element n*j + k is C_jk. kN: n, or 0 for any.
-template <int kElements, int kN>
-struct MixingMatrix {
-  float c[kElements];
-  const int n;
-
-  __device__ explicit MixingMatrix(int streams) : n(kN > 0 ? kN : streams) {}
-
-  __device__ float Element(int e) const {
-    float value = __shfl_sync(0xffffffffu, c[0], e & 31);
-    if constexpr (kElements == 2) {
-      const float second = __shfl_sync(0xffffffffu, c[1], e & 31);
-      value = e < 32 ? value : second;
-    }
-    return value;
-  }
-
-  // sum_asc of the elements first, first + stride, ...
-  __device__ float LineSum(int first, int stride) const {
-    float sum = Element(first);
-#pragma unroll
-    for (int i = 1; i < (kN > 0 ? kN : n); ++i) sum = Add(sum, Element(first + i * stride));
-    return sum;
-  }
-
-  // Divides every element by the sum of its row or column plus eps.
-  __device__ void Normalize(bool rows, float eps) {
-    float divisor[kElements];
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      const int e = Own(i);
-      divisor[i] = Add(rows ? LineSum(e / n * n, 1) : LineSum(e % n, n), eps);
-    }
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) c[i] = Div(c[i], divisor[i]);
-  }
-
-  __device__ void SoftmaxRows(float eps) {
-    float top[kElements];
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      const int row = Own(i) / n * n;
-      top[i] = Element(row);
-      for (int k = 1; k < n; ++k) {
-        const float other = Element(row + k);
-        top[i] = other > top[i] ? other : top[i];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) c[i] = contract::Exp(Sub(c[i], top[i]));
-    Normalize(/*rows=*/true, 0.0f);  // sums of exponentials: adding +0 changes nothing
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) c[i] = Add(c[i], eps);
-  }
-
-  __device__ void Sinkhorn(int iterations, float eps) {
-    SoftmaxRows(eps);
-    Normalize(false, eps);
-    for (int i = 1; i < iterations; ++i) {
-      Normalize(true, eps);
-      Normalize(false, eps);
-    }
-  }
-
-  // The number of this lane's i-th element; lanes past the matrix repeat the last one.
-  __device__ int Own(int i) const { return min(static_cast<int>(threadIdx.x & 31) + 32 * i, n * n - 1); }
-};
 
 constexpr int kFinishThreads = 128;
 

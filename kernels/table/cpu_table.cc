@@ -20,6 +20,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.hc_mix = CpuHcMix(isa);
   table.hc_collapse_norm = CpuHcCollapseNorm(isa);
   table.hc_expand = CpuHcExpand(isa);
+  table.hc_site = CpuHcSite(isa);
   table.linear = CpuLinear(isa, profile);
   table.linear_set = CpuLinearSet(isa, profile);
   table.pack_rows = CpuPackRows(isa);

@@ -29,6 +29,7 @@ struct KernelTable {
   Kernel<HcMixArgs> hc_mix;
   Kernel<HcCollapseNormArgs> hc_collapse_norm;
   Kernel<HcExpandArgs> hc_expand;
+  Kernel<HcSiteArgs> hc_site;
   Kernel<LinearArgs> linear;
   Kernel<LinearSetArgs> linear_set;
   Kernel<PackRowsArgs> pack_rows;

@@ -1,0 +1,85 @@
+// The mixing matrix of a hyper-connection site on its way from logits to a doubly stochastic matrix. Contract: docs/numerics.md section 6, mHC mix.
+#pragma once
+
+#include "kernels/device/cuda_stream.cuh"
+
+namespace lockstep::kernels {
+
+inline constexpr int kMaxStreams = 8;
+
+// The mixing matrix C in a warp: lane l holds elements l and, if there are so many, l + 32; element n*j + k is C_jk. kN: n, or 0 for any.
+template <int kElements, int kN>
+struct MixingMatrix {
+  float c[kElements];
+  const int n;
+
+  __device__ explicit MixingMatrix(int streams) : n(kN > 0 ? kN : streams) {}
+
+  __device__ float Element(int e) const {
+    float value = __shfl_sync(0xffffffffu, c[0], e & 31);
+    if constexpr (kElements == 2) {
+      const float second = __shfl_sync(0xffffffffu, c[1], e & 31);
+      value = e < 32 ? value : second;
+    }
+    return value;
+  }
+
+  // sum_asc of the elements first, first + stride, ...
+  __device__ float LineSum(int first, int stride) const {
+    float sum = Element(first);
+#pragma unroll
+    for (int i = 1; i < (kN > 0 ? kN : n); ++i) sum = contract::Add(sum, Element(first + i * stride));
+    return sum;
+  }
+
+  // Divides every element by the sum of its row or column plus eps.
+  __device__ void Normalize(bool rows, float eps) {
+    float divisor[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int e = Own(i);
+      divisor[i] = contract::Add(rows ? LineSum(e / n * n, 1) : LineSum(e % n, n), eps);
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) c[i] = contract::Div(c[i], divisor[i]);
+  }
+
+  __device__ void SoftmaxRows(float eps) {
+    float top[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int row = Own(i) / n * n;
+      top[i] = Element(row);
+      for (int k = 1; k < n; ++k) {
+        const float other = Element(row + k);
+        top[i] = other > top[i] ? other : top[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) c[i] = contract::Exp(contract::Sub(c[i], top[i]));
+    Normalize(/*rows=*/true, 0.0f);  // sums of exponentials: adding +0 changes nothing
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) c[i] = contract::Add(c[i], eps);
+  }
+
+  __device__ void Sinkhorn(int iterations, float eps) {
+    SoftmaxRows(eps);
+    Normalize(false, eps);
+    for (int i = 1; i < iterations; ++i) {
+      float before[kElements];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) before[e] = c[e];
+      Normalize(true, eps);
+      Normalize(false, eps);
+      bool changed = false;
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) changed = changed || __float_as_uint(c[e]) != __float_as_uint(before[e]);
+      if (!__any_sync(0xffffffffu, changed)) break;  // so would every iteration that is left leave it
+    }
+  }
+
+  // The number of this lane's i-th element; lanes past the matrix repeat the last one.
+  __device__ int Own(int i) const { return min(static_cast<int>(threadIdx.x & 31) + 32 * i, n * n - 1); }
+};
+
+}  // namespace lockstep::kernels
