@@ -92,6 +92,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::attention>("attention", &timed);
   TimeKernel<&KernelTable::router>("router", &timed);
   TimeKernel<&KernelTable::pair_groups>("pair_groups", &timed);
+  TimeKernel<&KernelTable::route>("route", &timed);
   TimeKernel<&KernelTable::expert_ffn>("expert_ffn", &timed);
   TimeKernel<&KernelTable::combine>("combine", &timed);
   TimeKernel<&KernelTable::engram_gate>("engram_gate", &timed);

@@ -201,6 +201,37 @@ struct RowTimer {
     run.table.Line("router", Shape(model, rows), us, std::max(bytes / run.ceilings.bytes_per_us, fma / run.ceilings.fma_per_us), same);
   }
 
+  // The choice and its pairs.
+  void Route() {
+    const std::int64_t n = model.hidden, experts = model.experts;
+    const int sets = Sets(experts * n * 4), top_k = 6;
+    const std::size_t groups = static_cast<std::size_t>(experts) + 1, pairs = T(top_k + 1);
+    Mirror<std::uint16_t> x(run.values.BF16s(T(n)));
+    Mirror<float> gate(run.values.Floats(static_cast<std::size_t>(sets * experts * n), 0.02f)), bias(run.values.Floats(static_cast<std::size_t>(experts), 0.1f));
+    Mirror<std::int32_t> chosen(T(top_k)), count(groups), begin(groups), active(groups), number(1), token(pairs), pair_of(T(top_k)), nan(1);
+    Mirror<float> weights(T(top_k)), weight(pairs);
+    const auto args = [&](bool device, int set) {
+      const auto of = [device](auto& mirror) { return device ? mirror.device() : mirror.host().data(); };
+      RouteArgs a;
+      a.router = {.x_TE = of(x), .rows = rows, .hidden = n, .gate_XE = of(gate) + set * experts * n, .experts = model.experts, .bias_X = of(bias), .top_k = top_k, .epsilon = 1e-20f, .scaling = 1.5f, .experts_TK = of(chosen), .weights_TK = of(weights)};
+      a.groups = {of(chosen), of(weights), rows, top_k, model.experts, true, {of(count), of(begin), of(active), of(number)}, of(token), of(weight), of(pair_of), of(nan)};
+      return a;
+    };
+    nan.Upload(), active.Upload();
+    const double us = GraphMicroseconds(run.stream, sets, [&](int set) { CudaRoute()(run.stream, args(true, set)); });
+    active.Upload();
+    CudaRoute()(run.stream, args(true, 0));
+    CheckCuda(cudaStreamSynchronize(run.stream.handle()), "route");
+    bool same = true;
+    if (rows <= 8) {
+      run.cpu_kernels.route(run.cpu, args(false, 0));
+      same = Same("route", count.Download(), count.host(), 0, groups) && Same("route", active.Download(), active.host(), 0, groups) &&
+             Same("route", token.Download(), token.host(), 0, pairs) && Same("route", weight.Download(), weight.host(), 0, pairs);
+    }
+    const double bytes = static_cast<double>(experts * n * 4 + rows * n * 2), fma = static_cast<double>(rows * experts * n);
+    run.table.Line("route", Shape(model, rows), us, std::max(bytes / run.ceilings.bytes_per_us, fma / run.ceilings.fma_per_us), same);
+  }
+
   void Embed() {
     const std::int64_t n = model.hidden, vocab = 32768;
     Mirror<std::uint16_t> table(run.values.BF16s(static_cast<std::size_t>(vocab * n))), out(T(kStreams * n));
@@ -335,6 +366,7 @@ void TimeRowOperations(TimingRun& run) {
         timer.Rope(1, kHeadDim);
       }
       if (named("router")) timer.Router();
+      if (named("route")) timer.Route();
       if (named("embed")) timer.Embed();
       if (named("combine")) timer.Combine();
       if (named("pack_rows")) {

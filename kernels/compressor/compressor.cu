@@ -1,13 +1,16 @@
-// Pooling of token groups: a thread a channel of an entry.
+// Pooling of token groups: the exponentials of a channel by several threads, its ascending sums by one. Contract: docs/numerics.md section 6, Compressor.
+#include <string>
+
 #include "kernels/compressor/compressor_cuda.h"
-#include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/launch.cuh"
+#include "model/error.h"
 
 namespace lockstep::kernels {
 namespace {
 
 using contract::Add;
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 
 struct Token {
   const float* kv;
@@ -24,33 +27,52 @@ __device__ Token TokenAt(const CompressorArgs& a, const PoolEntry& entry, std::i
   return {slot, slot + channels, nullptr};
 }
 
-__global__ void __launch_bounds__(kThreads) CompressKernel(CompressorArgs a) {
-  const std::int64_t i = blockIdx.x, c = blockIdx.y * kThreads + threadIdx.x;
-  if (c >= a.width) return;
+// Block: an entry (x) and kThreads / kParts channels (y); kParts threads share a channel's tokens.
+template <int kParts>
+__global__ void __launch_bounds__(kThreads) CompressKernel(const __grid_constant__ CompressorArgs a) {
+  BeginKernel();
+  constexpr int kChannels = kThreads / kParts;
+  extern __shared__ float memory[];
+  __shared__ float tops[kParts][kChannels];
+  const int lane = threadIdx.x % kChannels, part = threadIdx.x / kChannels;
+  const std::int64_t i = blockIdx.x, c = blockIdx.y * std::int64_t{kChannels} + lane;
   const PoolEntry entry = a.entry_N[i];
   if (entry.own < 0) {
-    a.latent[i * a.width + c] = 0;
+    if (part == 0 && c < a.width) a.latent[i * a.width + c] = 0;
     return;
   }
   const std::int64_t channels = a.overlap ? 2 * a.width : a.width;
-  const std::int64_t own = entry.own, first = a.overlap && own > 0 ? own - a.ratio : own, end = own + a.ratio;
-  const auto channel = [&](std::int64_t p) { return c + (a.overlap && p >= own ? a.width : 0); };
-  const auto gate = [&](std::int64_t p) {
+  const std::int64_t own = entry.own, first = a.overlap && own > 0 ? own - a.ratio : own;
+  const int tokens = static_cast<int>(own + a.ratio - first);
+  float *weight = memory + lane, *value = memory + tokens * kChannels + lane;  // [tokens][channels]
+  float top = -__int_as_float(0x7f800000);
+#pragma unroll 4
+  for (int r = part; r < tokens && c < a.width; r += kParts) {
+    const std::int64_t p = first + r, channel = c + (a.overlap && p >= own ? a.width : 0);
     const Token token = TokenAt(a, entry, channels, p);
-    return token.ape ? Add(token.gate[channel(p)], token.ape[channel(p)]) : token.gate[channel(p)];
-  };
-  float top = gate(first);
-  for (std::int64_t p = first + 1; p < end; ++p) top = fmaxf(gate(p), top);
-  float denominator = 0.0f, numerator = 0.0f;
-  for (std::int64_t p = first; p < end; ++p) {
-    const float e = contract::Exp(contract::Sub(gate(p), top)), kv = TokenAt(a, entry, channels, p).kv[channel(p)];
-    denominator = p == first ? e : Add(denominator, e);
-    numerator = p == first ? contract::Mul(e, kv) : contract::Fma(e, kv, numerator);
+    const float gate = token.ape ? Add(token.gate[channel], token.ape[channel]) : token.gate[channel];
+    weight[r * kChannels] = gate;
+    value[r * kChannels] = token.kv[channel];
+    top = fmaxf(gate, top);
+  }
+  tops[part][lane] = top;
+  __syncthreads();
+#pragma unroll
+  for (int other = 0; other < kParts; ++other) top = fmaxf(tops[other][lane], top);
+  for (int r = part; r < tokens && c < a.width; r += kParts) weight[r * kChannels] = contract::Exp(contract::Sub(weight[r * kChannels], top));
+  __syncthreads();
+  if (part != 0 || c >= a.width) return;
+  float denominator = weight[0], numerator = contract::Mul(weight[0], value[0]);
+#pragma unroll 8
+  for (int r = 1; r < tokens; ++r) {
+    denominator = Add(denominator, weight[r * kChannels]);
+    numerator = contract::Fma(weight[r * kChannels], value[r * kChannels], numerator);
   }
   a.latent[i * a.width + c] = BF16Bits(contract::Div(numerator, denominator));
 }
 
-__global__ void StoreHistoryKernel(StoreHistoryArgs a) {
+__global__ void StoreHistoryKernel(const __grid_constant__ StoreHistoryArgs a) {
+  BeginKernel();
   const std::int64_t t = blockIdx.x;
   float* slot = a.slot_T[t];
   if (!slot) return;
@@ -64,12 +86,19 @@ __global__ void StoreHistoryKernel(StoreHistoryArgs a) {
 
 void RunCompress(Stream& stream, const CompressorArgs& a) {
   if (a.entries == 0) return;
-  CompressKernel<<<dim3(static_cast<unsigned>(a.entries), Blocks(a.width, kThreads)), kThreads, 0, AsCuda(stream).handle()>>>(a);
+  const int tokens = a.overlap ? 2 * a.ratio : a.ratio, parts = tokens >= 32 ? 8 : 1, channels = kThreads / parts;
+  const std::size_t bytes = static_cast<std::size_t>(tokens * channels) * 2 * sizeof(float);
+  constexpr std::size_t kMostBytes = 200 << 10;
+  if (bytes > kMostBytes) throw InputError("compressor: groups of " + std::to_string(a.ratio) + " tokens, expected at most 400 on a CUDA device");
+  const auto kernel = parts == 8 ? &CompressKernel<8> : &CompressKernel<1>;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "compress shared memory");
+  Launch(kernel, dim3(static_cast<unsigned>(a.entries), Blocks(a.width, channels)), kThreads, bytes, AsCuda(stream), a);
   CheckLaunch("compress");
 }
 
 void RunStoreHistory(Stream& stream, const StoreHistoryArgs& a) {
-  StoreHistoryKernel<<<static_cast<unsigned>(a.rows), 256, 0, AsCuda(stream).handle()>>>(a);
+  if (a.rows == 0) return;
+  Launch(StoreHistoryKernel, static_cast<unsigned>(a.rows), kThreads, 0, AsCuda(stream), a);
   CheckLaunch("store_history");
 }
 

@@ -66,6 +66,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.attention = CudaAttention();
   table.router = CudaRouter();
   table.pair_groups = CudaPairGroups();
+  table.route = CudaRoute();
   table.expert_ffn = CudaExpertFfn();
   table.device_job_rows = 64;  // they decode a weight once for eight rows of an expert
   table.combine = CudaCombine();

@@ -1,4 +1,5 @@
 // Packing and widening rows of the KV state: a block a row.
+#include "kernels/device/launch.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
 #include "kernels/kv_rows/kv_rows_cuda.h"
 
@@ -27,7 +28,8 @@ __device__ void StoreQuantized(const RowFormat& f, const std::uint8_t* codes, co
   }
 }
 
-__global__ void __launch_bounds__(kThreads) PackKernel(PackRowsArgs a, std::int64_t row_bytes, float hadamard_scale) {
+__global__ void __launch_bounds__(kThreads) PackKernel(const __grid_constant__ PackRowsArgs a, std::int64_t row_bytes, float hadamard_scale) {
+  BeginKernel();
   __shared__ float x[kMaxPackedWidth];
   __shared__ std::uint8_t codes[kMaxPackedWidth + 1], scales[kMaxPackedWidth];
   const std::int64_t i = blockIdx.x;
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(kThreads) PackKernel(PackRowsArgs a, std::int6
   }
 }
 
-__global__ void __launch_bounds__(kThreads) UnpackKernel(UnpackRowsArgs a, std::int64_t row_bytes) {
+__global__ void __launch_bounds__(kThreads) UnpackKernel(const __grid_constant__ UnpackRowsArgs a, std::int64_t row_bytes) {
+  BeginKernel();
   const std::int64_t i = blockIdx.x;
   const std::byte* row = a.flat ? a.flat + i * row_bytes : RowAt(a.src.pages, a.src.page_shift, a.src.row_bytes, a.first + i);
   for (int d = threadIdx.x; d < a.format.width; d += kThreads) a.y[i * a.y_stride + d] = PackedChannel(a.format, row, d);
@@ -62,13 +65,13 @@ __global__ void __launch_bounds__(kThreads) UnpackKernel(UnpackRowsArgs a, std::
 void RunPack(Stream& stream, const PackRowsArgs& a) {
   if (a.rows == 0) return;
   const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.format.width)));
-  PackKernel<<<Blocks(a.rows, 1), kThreads, 0, AsCuda(stream).handle()>>>(a, a.format.row_bytes(), scale);
+  Launch(PackKernel, Blocks(a.rows, 1), kThreads, 0, AsCuda(stream), a, a.format.row_bytes(), scale);
   CheckLaunch("pack_rows");
 }
 
 void RunUnpack(Stream& stream, const UnpackRowsArgs& a) {
   if (a.rows == 0) return;
-  UnpackKernel<<<Blocks(a.rows, 1), kThreads, 0, AsCuda(stream).handle()>>>(a, a.format.row_bytes());
+  Launch(UnpackKernel, Blocks(a.rows, 1), kThreads, 0, AsCuda(stream), a, a.format.row_bytes());
   CheckLaunch("unpack_rows");
 }
 

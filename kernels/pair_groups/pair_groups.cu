@@ -1,6 +1,7 @@
-// A block an expert: it counts the pairs of lower experts and its own, then places its own. No block waits for another.
-#include "kernels/device/cuda_stream.cuh"
+// Few pairs: one block. Many: a block an expert, which counts the pairs of lower experts and its own, then places its own; no block waits for another.
+#include "kernels/device/launch.cuh"
 #include "kernels/pair_groups/pair_groups_cuda.h"
+#include "kernels/pair_groups/pair_groups_few.cuh"
 
 namespace lockstep::kernels {
 namespace {
@@ -83,7 +84,8 @@ __device__ void PlaceShared(const PairGroupsArgs& a) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) PairGroupsKernel(PairGroupsArgs a) {
+__global__ void __launch_bounds__(kThreads) PairGroupsKernel(const __grid_constant__ PairGroupsArgs a) {
+  BeginKernel();
   const int expert = blockIdx.x;
   const bool shared = expert == a.experts;
   const Census census = CountPairs(a, expert);
@@ -102,8 +104,19 @@ __global__ void __launch_bounds__(kThreads) PairGroupsKernel(PairGroupsArgs a) {
   if (census.own > 0) PlacePairs(a, expert, census.lower);
 }
 
+__global__ void __launch_bounds__(kThreads) FewPairGroupsKernel(const __grid_constant__ PairGroupsArgs a) {
+  BeginKernel();
+  __shared__ std::int32_t expert[kFewPairs];
+  __shared__ float weight[kFewPairs];
+  const int i = threadIdx.x;
+  if (i < a.rows * a.top_k) expert[i] = a.experts_TK[i], weight[i] = a.weights_TK[i];
+  __syncthreads();
+  GroupFewPairs(a, expert, weight);
+}
+
 void RunPairGroups(Stream& stream, const PairGroupsArgs& a) {
-  PairGroupsKernel<<<static_cast<unsigned>(a.experts + (a.shared ? 1 : 0)), kThreads, 0, AsCuda(stream).handle()>>>(a);
+  if (HasFewPairs(a)) Launch(FewPairGroupsKernel, 1, kThreads, 0, AsCuda(stream), a);
+  else Launch(PairGroupsKernel, static_cast<unsigned>(a.experts + (a.shared ? 1 : 0)), kThreads, 0, AsCuda(stream), a);
   CheckLaunch("pair_groups");
 }
 

@@ -1,13 +1,18 @@
-// Expert choice: scores of few rows by a warp an expert, of many by tiles of lanes; then a warp a row chooses. Contract: docs/numerics.md section 6, Router.
-#include "kernels/contract/total_order.h"
+// Expert choice: few rows in one launch, of many the scores by tiles of lanes, then a warp a row chooses. Contract: docs/numerics.md section 6, Router.
+#include <string>
+#include <type_traits>
+
 #include "kernels/device/dots.cuh"
 #include "kernels/device/launch.cuh"
+#include "kernels/pair_groups/pair_groups_cuda.h"
+#include "kernels/router/router_choice.cuh"
 #include "kernels/router/router_cuda.h"
+#include "kernels/router/router_few.cuh"
+#include "model/error.h"
 
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kMaxTopK = 64;
 constexpr int kScoreSlot = 0;
 
 struct Scores {
@@ -15,45 +20,6 @@ struct Scores {
   int experts;
   __device__ void Store(std::int64_t t, int e, float dot) const { data[t * experts + e] = contract::SqrtSoftplus(dot); }
 };
-
-// --- few rows --------------------------------------------------------------------------------------------------------
-
-constexpr int kFewThreads = 64;
-constexpr int kBatch = 16;  // loads of a weight row under way together
-
-// A warp an expert, four neighbouring lanes a thread; n is a multiple of 4.
-template <int kRows>
-__global__ void __launch_bounds__(kFewThreads, 1) ScoreRowsKernel(const __grid_constant__ DotRows d, Scores to) {
-  BeginKernel();
-  const int e = blockIdx.x * (kFewThreads / 32) + threadIdx.x / 32, lane = threadIdx.x & 31, n = static_cast<int>(d.n);
-  if (e >= d.outputs) return;
-  const float* w = d.w + e * d.n;
-  float sum[kRows][4] = {};
-  for (int k0 = 4 * lane; k0 < n; k0 += kBatch * kLanesF) {
-    float4 weight[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (k0 + i * kLanesF < n) weight[i] = __ldg(reinterpret_cast<const float4*>(w + k0 + i * kLanesF));
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (k0 + i * kLanesF >= n) break;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 x = WidenFour(*reinterpret_cast<const uint2*>(d.x + min(std::int64_t{r}, d.rows - 1) * d.n + k0 + i * kLanesF));
-        sum[r][0] = contract::Fma(weight[i].x, x.x, sum[r][0]), sum[r][1] = contract::Fma(weight[i].y, x.y, sum[r][1]);
-        sum[r][2] = contract::Fma(weight[i].z, x.z, sum[r][2]), sum[r][3] = contract::Fma(weight[i].w, x.w, sum[r][3]);
-      }
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const float dot = FoldQuads(sum[r]);
-    if (lane == 0 && r < d.rows) to.Store(r, e, dot);
-  }
-}
-
-// --- many rows -------------------------------------------------------------------------------------------------------
 
 using Tile = DotTile<kLanesF, 1>;
 
@@ -79,12 +45,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) ScoreTileKernel(const __gri
   }
 }
 
-void Score(CudaStream& stream, const DotRows& d, const Scores& to) {
-  if (d.rows <= 8 && d.n % 4 == 0) {
-    const auto kernel = d.rows == 1 ? &ScoreRowsKernel<1> : d.rows <= 2 ? &ScoreRowsKernel<2> : d.rows <= 4 ? &ScoreRowsKernel<4> : &ScoreRowsKernel<8>;
-    Launch(kernel, Blocks(d.outputs, kFewThreads / 32), kFewThreads, 0, stream, d, to);
-    return;
-  }
+void ScoreTiles(CudaStream& stream, const DotRows& d, const Scores& to) {
   constexpr int kBytes = sizeof(Tile::Shared);
   CheckCuda(cudaFuncSetAttribute(ScoreTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "router shared memory");
   constexpr std::int64_t kMaxRows = 32768 * std::int64_t{Tile::kRows};  // of a grid
@@ -97,72 +58,69 @@ void Score(CudaStream& stream, const DotRows& d, const Scores& to) {
   }
 }
 
-// --- choice ----------------------------------------------------------------------------------------------------------
-
-// The largest rank key of a warp.
-__device__ unsigned long long MaxKey(unsigned long long key) {
-  for (int stride = 16; stride > 0; stride /= 2) {
-    const unsigned long long other = __shfl_xor_sync(0xffffffffu, key, stride);
-    key = other > key ? other : key;
-  }
-  return key;
-}
-
 constexpr int kChooseThreads = 32;
 
 // A warp a row.
+template <int kItems>
 __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(const __grid_constant__ RouterArgs a, const float* score_TX) {
   BeginKernel();
-  __shared__ int chosen[kMaxTopK], sorted[kMaxTopK];
+  __shared__ std::int32_t chosen[kMaxTopK], expert[kMaxTopK];
+  __shared__ float weight[kMaxTopK];
   const std::int64_t t = blockIdx.x;
-  const int lane = threadIdx.x;
-  const float* score = score_TX + t * a.experts;
-  bool nan = false;
-  for (int e = lane; e < a.experts; e += 32) nan = nan || score[e] != score[e] || (a.bias_X && a.bias_X[e] != a.bias_X[e]);
-  nan = __any_sync(0xffffffffu, nan);
-  if (a.tid2eid) {
-    for (int i = lane; i < a.top_k; i += 32) chosen[i] = static_cast<int>(a.tid2eid[static_cast<std::int64_t>(a.ids[t]) * a.top_k + i]);
-  } else {
-    unsigned long long last = ~0ull;  // keys are distinct: each round takes the largest below the last one
-    for (int i = 0; i < a.top_k; ++i) {
-      unsigned long long best = 0;
-      for (int e = lane; e < a.experts; e += 32) {
-        const float value = a.bias_X ? contract::Add(score[e], a.bias_X[e]) : score[e];
-        const unsigned long long key = contract::RankKey(value, static_cast<std::uint32_t>(e));
-        if (key < last && key > best) best = key;
-      }
-      last = MaxKey(best);
-      if (lane == 0) chosen[i] = static_cast<int>(contract::IndexOfRankKey(last));
-    }
-  }
-  __syncwarp();
-  for (int i = lane; i < a.top_k; i += 32) {  // ascending ids; a hash layer may name an expert twice
-    int place = 0;
-    for (int k = 0; k < a.top_k; ++k) place += chosen[k] < chosen[i] || (chosen[k] == chosen[i] && k < i) ? 1 : 0;
-    sorted[place] = chosen[i];
-  }
-  __syncwarp();
-  float sum = score[sorted[0]];
-  for (int i = 1; i < a.top_k; ++i) sum = contract::Add(sum, score[sorted[i]]);
-  if (a.epsilon != 0.0f) sum = contract::Add(sum, a.epsilon);
-  for (int i = lane; i < a.top_k; i += 32) {
-    const float s = score[sorted[i]];
-    a.experts_TK[t * a.top_k + i] = nan ? -1 : sorted[i];
-    if (!nan) a.weights_TK[t * a.top_k + i] = contract::Mul(a.normalize ? contract::Div(s, sum) : s, a.scaling);
-  }
+  ChooseExperts<kItems>(a, t, {score_TX + t * a.experts, a.bias_X, chosen, expert, weight});
 }
 
-void RunRouter(Stream& s, const RouterArgs& a) {
-  if (a.rows == 0) return;
-  CudaStream& stream = AsCuda(s);
+// Experts that a thread of the choosing warp has; calls `body` with them as a constant.
+template <class Body>
+void WithItems(int experts, const Body& body) {
+  if (experts <= 256) body(std::integral_constant<int, 8>());
+  else if (experts <= 384) body(std::integral_constant<int, 12>());
+  else body(std::integral_constant<int, kMaxExperts / 32>());
+}
+
+void RunManyRows(CudaStream& stream, const RouterArgs& a) {
   const Scores scores{reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.experts) * sizeof(float))), a.experts};
-  Score(stream, {a.x_TE, a.rows, a.gate_XE, a.experts, a.hidden}, scores);
-  Launch(ChooseKernel, static_cast<unsigned>(a.rows), kChooseThreads, 0, stream, a, scores.data);
+  ScoreTiles(stream, {a.x_TE, a.rows, a.gate_XE, a.experts, a.hidden}, scores);
+  WithItems(a.experts, [&](auto items) { Launch(ChooseKernel<items()>, static_cast<unsigned>(a.rows), kChooseThreads, 0, stream, a, scores.data); });
+}
+
+template <int kRows>
+void RunFewRows(CudaStream& stream, const FewRowsRouter& call) {
+  WithItems(call.router.experts, [&](auto items) {
+    const auto kernel = &FewRowsRouterKernel<kRows, items()>;
+    const std::size_t bytes = call.shared_bytes();
+    CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "router shared memory");
+    Launch(kernel, static_cast<unsigned>(call.score_blocks() + call.router.rows), FewRowsRouter::kThreads, bytes, stream, call);
+  });
+}
+
+// `groups`: null, or those of a single row.
+void Run(CudaStream& stream, const RouterArgs& a, const PairGroupsArgs* groups) {
+  if (a.experts > kMaxExperts) throw InputError("router: " + std::to_string(a.experts) + " experts, expected at most 1024 on a CUDA device");
+  if (a.rows == 0) return;
+  if (!FewRowsRouter::Takes(a)) return RunManyRows(stream, a);
+  FewRowsRouter call{a, groups ? *groups : PairGroupsArgs{}, nullptr};
+  call.words = reinterpret_cast<LaneWord*>(stream.ZeroedScratch(static_cast<std::size_t>(a.rows * a.experts) * sizeof(LaneWord)));
+  if (a.rows == 1) RunFewRows<1>(stream, call);
+  else if (a.rows <= 4) RunFewRows<4>(stream, call);
+  else RunFewRows<8>(stream, call);
+}
+
+void RunRouter(Stream& stream, const RouterArgs& a) {
+  Run(AsCuda(stream), a, nullptr);
   CheckLaunch("router");
+}
+
+void RunRoute(Stream& stream, const RouteArgs& a) {
+  const bool together = a.router.rows == 1 && a.groups.rows == 1 && FewRowsRouter::Takes(a.router);
+  Run(AsCuda(stream), a.router, together ? &a.groups : nullptr);
+  if (!together) CudaPairGroups()(stream, a.groups);
+  CheckLaunch("route");
 }
 
 }  // namespace
 
 Kernel<RouterArgs> CudaRouter() { return {&RunRouter, "router/F"}; }
+Kernel<RouteArgs> CudaRoute() { return {&RunRoute, "route/F"}; }
 
 }  // namespace lockstep::kernels

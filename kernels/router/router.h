@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/device/stream.h"
+#include "kernels/pair_groups/pair_groups.h"
 
 namespace lockstep::kernels {
 
@@ -22,6 +23,12 @@ struct RouterArgs {
   float scaling = 1.0f;
   std::int32_t* experts_TK = nullptr;      // ascending by id; -1 in all places if a score is NaN
   float* weights_TK = nullptr;
+};
+
+// The router, then pair_groups of what it wrote: groups has the router's experts_TK, weights_TK, top_k and experts, and its rows.
+struct RouteArgs {
+  RouterArgs router;
+  PairGroupsArgs groups;
 };
 
 }  // namespace lockstep::kernels

@@ -73,6 +73,42 @@ struct RouterProblem : RouterCase {
   }
 };
 
+// The choice and its pairs, the shared expert's among them.
+struct RouteProblem {
+  using Ints = std::vector<std::int32_t>;
+  // experts, weights; of the groups: count, begin, active, their number, token, weight, pair of a choice, NaN flag
+  using Output = std::tuple<Ints, std::vector<float>, Ints, Ints, Ints, Ints, Ints, std::vector<float>, Ints, Ints>;
+  static constexpr auto kKernel = &KernelTable::route;
+  RouterProblem router;
+
+  explicit RouteProblem(const RouterCase& c) : router(c) {}
+  std::int64_t pairs() const { return router.rows * (router.top_k + 1); }
+  Output Start() const {
+    const std::int64_t groups = router.experts + 1, choices = router.rows * router.top_k;
+    return {UnwrittenInt(choices), UnwrittenF32(choices), UnwrittenInt(groups), UnwrittenInt(groups), UnwrittenInt(groups), UnwrittenInt(1),
+            UnwrittenInt(pairs()), UnwrittenF32(pairs()), UnwrittenInt(choices), Ints{0}};
+  }
+  RouteArgs Place(CallMemory& memory, Output& y) const {
+    RouteArgs args;
+    RouterProblem::Output choice = {std::get<0>(y), std::get<1>(y)};
+    args.router = router.Place(memory, choice);
+    args.router.experts_TK = memory.InOut(std::get<0>(y)), args.router.weights_TK = memory.InOut(std::get<1>(y));
+    args.groups = {.experts_TK = args.router.experts_TK,
+                   .weights_TK = args.router.weights_TK,
+                   .rows = router.rows,
+                   .top_k = router.top_k,
+                   .experts = router.experts,
+                   .shared = true,
+                   .groups = {memory.InOut(std::get<2>(y)), memory.InOut(std::get<3>(y)), memory.InOut(std::get<4>(y)), memory.InOut(std::get<5>(y))},
+                   .token = memory.InOut(std::get<6>(y)),
+                   .weight = memory.InOut(std::get<7>(y)),
+                   .pair_of_TK = memory.InOut(std::get<8>(y)),
+                   .nan_flag = memory.InOut(std::get<9>(y))};
+    return args;
+  }
+  Work work() const { return router.work(); }
+};
+
 // V4.1's choice of 6 among 384, one token and a small batch.
 inline std::vector<Named<RouterCase>> ModelRouters() {
   return {{"1", {.rows = 1, .hidden = 5120, .experts = 384, .top_k = 6}},

@@ -7,5 +7,6 @@
 namespace lockstep::kernels {
 
 Kernel<RouterArgs> CpuRouter(Isa isa);
+Kernel<RouteArgs> CpuRoute(Isa isa);
 
 }  // namespace lockstep::kernels

@@ -6,5 +6,6 @@
 namespace lockstep::kernels {
 
 Kernel<RouterArgs> CudaRouter();
+Kernel<RouteArgs> CudaRoute();
 
 }  // namespace lockstep::kernels

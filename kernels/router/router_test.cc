@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/router/router_cases.h"
@@ -161,6 +162,65 @@ TEST(Router, ANanMarksItsRowAlone) {
   }
 }
 
+// The reference's choice, its pairs by a stable sort.
+RouteProblem::Output ReferenceOf(const RouteProblem& p) {
+  RouteProblem::Output expected = p.Start();
+  auto& [experts, weights, count, begin, active, num_active, token, weight, pair_of, nan] = expected;
+  std::tie(experts, weights) = ReferenceOf(p.router);
+  const int all = p.router.experts, top_k = p.router.top_k;
+  std::int32_t pair = 0, groups = 0;
+  for (std::int32_t e = 0; e < all; ++e) {
+    begin[static_cast<std::size_t>(e)] = pair;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(p.router.rows * top_k); ++i) {
+      if (experts[i] != e) continue;
+      token[static_cast<std::size_t>(pair)] = static_cast<std::int32_t>(i) / top_k;
+      weight[static_cast<std::size_t>(pair)] = weights[i];
+      pair_of[i] = pair++;
+    }
+    count[static_cast<std::size_t>(e)] = pair - begin[static_cast<std::size_t>(e)];
+    if (count[static_cast<std::size_t>(e)] > 0) active[static_cast<std::size_t>(groups++)] = e;
+  }
+  count[static_cast<std::size_t>(all)] = static_cast<std::int32_t>(p.router.rows), begin[static_cast<std::size_t>(all)] = pair;
+  active[static_cast<std::size_t>(groups++)] = all;
+  num_active[0] = groups;
+  for (std::int32_t t = 0; t < p.router.rows; ++t, ++pair) token[static_cast<std::size_t>(pair)] = t, weight[static_cast<std::size_t>(pair)] = 1.0f;
+  return expected;
+}
+
+TEST(Route, IsTheReferencesChoiceAndItsPairs) {
+  for (const std::int64_t rows : {1, 2, 7, 8, 40}) {
+    for (const int experts : {8, 33, 256, 384, 600}) {
+      for (const bool hash : {false, true}) {
+        const RouteProblem p(V4({.rows = rows, .hidden = experts == 256 ? 4096 : 136, .experts = experts, .top_k = 6, .hash = hash}));
+        ExpectEverywhere(p, ReferenceOf(p), Profile::kSm90, std::to_string(rows) + " rows, " + std::to_string(experts) + " experts" + (hash ? ", hash" : ""));
+      }
+    }
+  }
+}
+
+// A hash layer may name an expert twice; a row of NaN has no pairs and raises the flag.
+TEST(Route, OneRowWithAnExpertTwiceOrNone) {
+  RouteProblem p(V4({.rows = 1, .hidden = 64, .experts = 20, .top_k = 4, .hash = true}));
+  for (std::size_t i = 0; i < p.router.tid2eid.size(); ++i) p.router.tid2eid[i] = i % 4 < 2 ? 7 : 3;
+  ExpectEverywhere(p, ReferenceOf(p), Profile::kSm90, "twice");
+  p.router.x_TE[5] = kPoisonBF16;
+  for (const Implementation& implementation : Implementations(Profile::kSm90)) {
+    const auto [experts, weights, count, begin, active, num_active, token, weight, pair_of, nan] = RunOn(implementation, p);
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(experts[i], -1);
+      EXPECT_EQ(pair_of[i], 0);
+    }
+    for (std::size_t e = 0; e < 20; ++e) {
+      EXPECT_EQ(count[e], 0);
+      EXPECT_EQ(begin[e], 0);
+    }
+    EXPECT_EQ(num_active[0], 1);
+    EXPECT_EQ(active[0], 20);
+    EXPECT_EQ(begin[20], 4);
+    EXPECT_EQ(nan[0], 1) << implementation;
+  }
+}
+
 TEST(Router, WeightsAreNearTruth) {
   const RouterProblem p(V41({.rows = 20, .hidden = 1000, .experts = 64, .top_k = 6}));
   const auto [experts, weights] = RunOn(Implementations(Profile::kSm90).back(), p);
@@ -188,8 +248,10 @@ TEST(Router, WeightsAreNearTruth) {
 }
 
 TEST(RouterContract, IdIsTheSameEverywhere) {
-  for (const Implementation& implementation : Implementations(Profile::kSm90))
+  for (const Implementation& implementation : Implementations(Profile::kSm90)) {
     EXPECT_EQ(implementation.kernels().router.contract, "router/F");
+    EXPECT_EQ(implementation.kernels().route.contract, "route/F");
+  }
 }
 
 }  // namespace

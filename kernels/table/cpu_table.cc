@@ -31,6 +31,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.attention = CpuAttention(isa, profile);
   table.router = CpuRouter(isa);
   table.pair_groups = CpuPairGroups();
+  table.route = CpuRoute(isa);
   table.expert_ffn = CpuExpertFfn(isa, profile);
   table.device_job_rows = std::numeric_limits<std::int64_t>::max();
   table.combine = CpuCombine(isa);

@@ -40,6 +40,7 @@ struct KernelTable {
   Kernel<AttentionArgs> attention;
   Kernel<RouterArgs> router;
   Kernel<PairGroupsArgs> pair_groups;
+  Kernel<RouteArgs> route;
   Kernel<ExpertFfnArgs> expert_ffn;
   // Most rows of a step whose experts had better take jobs that the device made (ExpertFfnArgs::table), if all their matrices are EXL3.
   std::int64_t device_job_rows = 0;

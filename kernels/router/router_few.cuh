@@ -1,0 +1,114 @@
+// The router of few rows in one launch: a warp scores an expert, the last block of a row gathers the scores and chooses; of a single row it can group the
+// pairs too. Contract: docs/numerics.md section 6, Router.
+#pragma once
+
+#include "kernels/device/dots.cuh"
+#include "kernels/device/lane_words.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/pair_groups/pair_groups_few.cuh"
+#include "kernels/router/router_choice.cuh"
+
+namespace lockstep::kernels {
+
+struct FewRowsRouter {
+  static constexpr int kThreads = 64, kExpertsOfBlock = kThreads / 32, kMaxRows = 8;
+
+  RouterArgs router;
+  PairGroupsArgs groups;  // of the row, if experts_TK is set
+  LaneWord* words;        // [rows][experts]
+
+  static bool Takes(const RouterArgs& a) { return a.rows <= kMaxRows && a.hidden % 8 == 0 && a.experts <= kMaxExperts; }
+  int score_blocks() const { return (router.experts + kExpertsOfBlock - 1) / kExpertsOfBlock; }
+  // Weights of the block's experts and the rows; where a row ends its scores and the bias.
+  std::size_t shared_bytes() const {
+    const auto score = static_cast<std::size_t>(router.hidden) * (kExpertsOfBlock * sizeof(float) + static_cast<std::size_t>(router.rows) * 2);
+    const auto end = static_cast<std::size_t>(router.experts) * 2 * sizeof(float);
+    return score > end ? score : end;
+  }
+};
+
+// Scores of the block's experts for all rows.
+template <int kRows>
+__device__ void ScoreExperts(const FewRowsRouter& call, std::byte* memory) {
+  constexpr int kThreads = FewRowsRouter::kThreads, kExperts = FewRowsRouter::kExpertsOfBlock;
+  const RouterArgs& a = call.router;
+  const int n = static_cast<int>(a.hidden), rows = static_cast<int>(a.rows), warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  const int first = static_cast<int>(blockIdx.x) * kExperts, experts = min(kExperts, a.experts - first);
+  auto* w = reinterpret_cast<float*>(memory);                     // [experts][n]
+  auto* x = reinterpret_cast<std::uint16_t*>(w + kExperts * n);  // [rows][n]
+  for (int i = 4 * threadIdx.x; i < experts * n; i += 4 * kThreads) CopyAsync<16>(w + i, a.gate_XE + std::int64_t{first} * n + i);
+  WaitForKernelsBefore();
+  for (int i = 8 * threadIdx.x; i < rows * n; i += 8 * kThreads) CopyAsync<16>(x + i, a.x_TE + i);
+  CommitCopies();
+  WaitForCopies<0>();
+  __syncthreads();
+  if (warp >= experts) return;
+  float sum[kRows][4] = {};
+#pragma unroll 8
+  for (int k = 4 * lane; k < n; k += kLanesF) {
+    const float4 weight = *reinterpret_cast<const float4*>(w + warp * n + k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 v = WidenFour(*reinterpret_cast<const uint2*>(x + min(r, rows - 1) * n + k));
+      sum[r][0] = contract::Fma(weight.x, v.x, sum[r][0]), sum[r][1] = contract::Fma(weight.y, v.y, sum[r][1]);
+      sum[r][2] = contract::Fma(weight.z, v.z, sum[r][2]), sum[r][3] = contract::Fma(weight.w, v.w, sum[r][3]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const float dot = FoldQuads(sum[r]);
+    if (lane == 0 && r < rows) SendLane(call.words + r * a.experts + first + warp, contract::SqrtSoftplus(dot));
+  }
+}
+
+// Scores of a row to shared memory, by a warp.
+template <int kItems>
+__device__ void GatherScores(const RouterArgs& a, LaneWord* words, float* score) {
+  const int lane = threadIdx.x & 31;
+  float value[kItems];
+  bool there;
+  do {
+    there = true;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (lane + 32 * i < a.experts) there = ReceiveLane(words + lane + 32 * i, value[i]) && there;
+    }
+  } while (!__all_sync(0xffffffffu, there));
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (lane + 32 * i >= a.experts) break;
+    score[lane + 32 * i] = value[i];
+    ClearLane(words + lane + 32 * i);
+  }
+  __syncwarp();
+}
+
+template <int kItems>
+__device__ void EndRow(const FewRowsRouter& call, std::int64_t t, std::byte* memory) {
+  __shared__ std::int32_t chosen[kMaxTopK], expert[kMaxTopK];
+  __shared__ float weight[kMaxTopK];
+  const RouterArgs& a = call.router;
+  float *score = reinterpret_cast<float*>(memory), *bias = score + a.experts;
+  for (int e = threadIdx.x; a.bias_X && e < a.experts; e += FewRowsRouter::kThreads) bias[e] = a.bias_X[e];
+  __syncthreads();
+  WaitForKernelsBefore();
+  if (threadIdx.x < 32) {
+    GatherScores<kItems>(a, call.words + t * a.experts, score);
+    ChooseExperts<kItems>(a, t, {score, a.bias_X ? bias : nullptr, chosen, expert, weight});
+  }
+  if (!call.groups.experts_TK) return;
+  __syncthreads();
+  GroupFewPairs(call.groups, expert, weight);
+}
+
+// Blocks: two experts each, then one for each row that ends it and has to start last.
+template <int kRows, int kItems>
+__global__ void __launch_bounds__(FewRowsRouter::kThreads) FewRowsRouterKernel(const __grid_constant__ FewRowsRouter call) {
+  StartNextKernel();
+  extern __shared__ __align__(16) std::byte memory[];
+  const int row = static_cast<int>(blockIdx.x) - (call.router.experts + FewRowsRouter::kExpertsOfBlock - 1) / FewRowsRouter::kExpertsOfBlock;
+  if (row < 0) ScoreExperts<kRows>(call, memory);
+  else EndRow<kItems>(call, row, memory);
+}
+
+}  // namespace lockstep::kernels
