@@ -78,6 +78,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::embed>("embed", &timed);
   TimeKernel<&KernelTable::rms_norm>("rms_norm", &timed);
   TimeKernel<&KernelTable::rope>("rope", &timed);
+  TimeKernel<&KernelTable::norm_rope>("norm_rope", &timed);
   TimeKernel<&KernelTable::hc_mix>("hc_mix", &timed);
   TimeKernel<&KernelTable::hc_collapse_norm>("hc_collapse_norm", &timed);
   TimeKernel<&KernelTable::hc_expand>("hc_expand", &timed);
@@ -85,6 +86,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::linear>("linear", &timed);
   TimeKernel<&KernelTable::linear_set>("linears", &timed);
   TimeKernel<&KernelTable::pack_rows>("pack_rows", &timed);
+  TimeKernel<&KernelTable::norm_rope_pack>("norm_rope_pack", &timed);
   TimeKernel<&KernelTable::unpack_rows>("unpack_rows", &timed);
   TimeKernel<&KernelTable::compress>("compress", &timed);
   TimeKernel<&KernelTable::store_history>("store_history", &timed);

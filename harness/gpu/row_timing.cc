@@ -170,6 +170,51 @@ struct RowTimer {
     Line("rope", us, static_cast<double>(rows * heads * kRopeDim * 4), same, " heads " + std::to_string(heads) + "x" + std::to_string(width));
   }
 
+  // Query heads, normed and turned.
+  void NormRope() {
+    const std::int64_t n = kHeads * std::int64_t{kHeadDim}, positions = 65536;
+    const int sets = Sets(rows * n * 2);
+    Mirror<std::uint16_t> x(run.values.BF16s(static_cast<std::size_t>(sets) * T(n)));
+    Mirror<float> table(run.values.Floats(static_cast<std::size_t>(positions * kRopeDim)));
+    Mirror<std::int64_t> at(T(1));
+    for (std::int64_t t = 0; t < rows; ++t) at.host()[static_cast<std::size_t>(t)] = positions - rows + t;
+    at.Upload();
+    const auto args = [&](std::uint16_t* rows_at, std::int64_t many, const float* angles, const std::int64_t* position) {
+      return NormRopeArgs{{rows_at, kHeadDim, many * kHeads, kHeadDim, nullptr, 1e-6f, rows_at, kHeadDim}, {rows_at, many, kHeads, kHeadDim, kRopeDim, angles, position, false}};
+    };
+    const double us = GraphMicroseconds(run.stream, sets, [&](int set) { CudaNormRope()(run.stream, args(x.device() + static_cast<std::int64_t>(set) * rows * n, rows, table.device(), at.device())); });
+    x.Upload();
+    CudaNormRope()(run.stream, args(x.device(), rows, table.device(), at.device()));
+    const bool same = Check("norm_rope", x, n, [&](std::int64_t t) { run.cpu_kernels.norm_rope(run.cpu, args(x.host().data() + t * n, 1, table.host().data(), at.host().data() + t)); });
+    Line("norm_rope", us, static_cast<double>(2 * rows * n * 2), same);
+  }
+
+  // A window row from the projection to its packed form.
+  void NormRopePack(const RowFormat& format) {
+    const std::int64_t n = format.width, row_bytes = format.row_bytes(), positions = 65536;
+    Mirror<std::uint16_t> x(run.values.BF16s(T(n)));
+    Mirror<float> table(run.values.Floats(static_cast<std::size_t>(positions * kRopeDim))), weight(run.values.Floats(static_cast<std::size_t>(n)));
+    Mirror<std::int64_t> at(T(1));
+    Mirror<std::byte> out(T(row_bytes));
+    for (std::int64_t t = 0; t < rows; ++t) at.host()[static_cast<std::size_t>(t)] = positions - rows + t;
+    at.Upload(), out.Upload();
+    const auto args = [&](bool device, std::int64_t t) {
+      const std::int64_t many = device ? rows : 1;
+      const auto of = [device](auto& mirror, std::int64_t from) { return device ? mirror.device() : mirror.host().data() + from; };
+      std::uint16_t* rows_at = of(x, t * n);
+      NormRopePackArgs a;
+      a.norm = {rows_at, n, many, n, of(weight, 0), 1e-6f, rows_at, n};
+      a.rope = {rows_at, many, 1, format.width, kRopeDim, of(table, 0), of(at, t), false};
+      a.pack.format = format, a.pack.x = rows_at, a.pack.x_stride = n, a.pack.rows = many, a.pack.flat = of(out, t * row_bytes);
+      return a;
+    };
+    const double us = GraphMicroseconds(run.stream, 8, [&](int) { CudaNormRopePack()(run.stream, args(true, 0)); });
+    x.Upload();
+    CudaNormRopePack()(run.stream, args(true, 0));
+    const bool same = Check("norm_rope_pack", out, row_bytes, [&](std::int64_t t) { run.cpu_kernels.norm_rope_pack(run.cpu, args(false, t)); });
+    Line("norm_rope_pack", us, static_cast<double>(rows * (n * 4 + row_bytes)), same);
+  }
+
   void Router() {
     const std::int64_t n = model.hidden, experts = model.experts;
     const int sets = Sets(experts * n * 4), top_k = 6;
@@ -360,6 +405,10 @@ void TimeRowOperations(TimingRun& run) {
       if (named("rms_norm")) {
         timer.RmsNorm(1, model.q_lora);
         if (v4) timer.RmsNorm(kHeads, kHeadDim);
+      }
+      if (named("norm_rope")) {
+        timer.NormRope();
+        timer.NormRopePack(model.window);
       }
       if (named("rope")) {
         timer.Rope(kHeads, kHeadDim);

@@ -29,7 +29,10 @@ struct AttentionArgs {
   const std::int32_t* count_T = nullptr;
   int top_k = 0;
   const float* sink_H = nullptr;
-  std::uint16_t* out_THD = nullptr;  // bf16, before the inverse RoPE
+  // The inverse RoPE of every head's last rope_dim channels, as rope does it on the rounded heads; null: none. head_dim is even then.
+  const float* rope_table = nullptr;  // [position][rope_dim]: cosines, then sines
+  int rope_dim = 0;
+  std::uint16_t* out_THD = nullptr;  // bf16
 };
 
 }  // namespace lockstep::kernels

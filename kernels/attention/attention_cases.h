@@ -59,6 +59,8 @@ struct AttentionProblem : AttentionCase {
   std::vector<Sequence> sequences;
   std::vector<std::uint16_t> q_THD;
   std::vector<float> sink_H;
+  std::vector<float> rope_table;  // empty: heads do not turn back
+  int rope_dim = 0;
   std::vector<std::int32_t> selected_TK, count_T;
 
   explicit AttentionProblem(const AttentionCase& c) : AttentionCase(c) {
@@ -136,6 +138,8 @@ struct AttentionProblem : AttentionCase {
             .count_T = lists ? memory.In(count_T) : nullptr,
             .top_k = top_k(),
             .sink_H = memory.In(sink_H),
+            .rope_table = memory.In(rope_table),
+            .rope_dim = rope_dim,
             .out_THD = memory.InOut(std::get<0>(y))};
   }
   Work work() const {

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/device/ldmatrix.cuh"
+#include "kernels/elementwise/norm_row.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
 
 namespace lockstep::kernels {
@@ -17,8 +18,8 @@ __host__ __device__ inline int MaxWindowBlocks(int window) { return (window + kA
 struct FilledSlots {
   int begin, end;
   __device__ bool Has(int slot) const { return slot >= begin && slot < end; }
-  // Whether any of the 16 slots from `first` on is filled.
-  __device__ bool AnyOf16(int first) const { return first < end && first + 16 > begin; }
+  // Whether any of the `count` slots from `first` on is filled.
+  __device__ bool AnyOf(int first, int count) const { return first < end && first + count > begin; }
 };
 
 struct KeyList {
@@ -64,51 +65,74 @@ struct KeyList {
   __device__ std::int64_t Begin(int b) const { return static_cast<std::int64_t>(b - window_blocks) * kAttentionSlots; }
 };
 
-// Four threads share the 64 slots of a head: thread `part` (lane bits 3 and 4) has slots 16r + 4 part + c in x[r][c].
-using SlotShare = float[4][4];
+// Slots of a head that a thread has when 16 / kRuns threads share its 64: x[r][c] is slot 64 / kRuns * r + 4 part + c. The threads of a head are
+// kStride lanes apart, `part` of them after the first.
+template <int kRuns>
+struct SlotShare {
+  static constexpr int kParts = 16 / kRuns, kStride = 32 / kParts, kRun = 64 / kRuns;
+  float x[kRuns][4];
 
-__device__ inline float Max64(const SlotShare& x) {
-  float top = x[0][0];
-#pragma unroll
-  for (int i = 1; i < 16; ++i) top = fmaxf(top, x[i / 4][i % 4]);
-  top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 8));
-  return fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 16));
-}
+  __device__ static int Part() { return (threadIdx.x & 31) / kStride; }
+  __device__ static int Head() { return threadIdx.x / 32 * kStride + (threadIdx.x & (kStride - 1)); }
 
-__device__ inline float Fold64(const SlotShare& x) {
-  float sum[4];
+  __device__ void Load(const float* score) {
 #pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    sum[c] = contract::Add(contract::Add(x[0][c], x[2][c]), contract::Add(x[1][c], x[3][c]));
-    sum[c] = contract::Add(sum[c], __shfl_xor_sync(0xffffffffu, sum[c], 16));
-    sum[c] = contract::Add(sum[c], __shfl_xor_sync(0xffffffffu, sum[c], 8));
+    for (int r = 0; r < kRuns; ++r) *reinterpret_cast<float4*>(x[r]) = *reinterpret_cast<const float4*>(score + kRun * r + 4 * Part());
   }
-  return contract::Add(contract::Add(sum[0], sum[2]), contract::Add(sum[1], sum[3]));
+
+  // Empty slots score -infinity.
+  __device__ void Mask(FilledSlots filled) {
+#pragma unroll
+    for (int i = 0; i < 4 * kRuns; ++i) {
+      if (!filled.Has(kRun * (i / 4) + 4 * Part() + i % 4)) x[i / 4][i % 4] = -__int_as_float(0x7f800000);
+    }
+  }
+
+  __device__ float Max() const {
+    float top = x[0][0];
+#pragma unroll
+    for (int i = 1; i < 4 * kRuns; ++i) top = fmaxf(top, x[i / 4][i % 4]);
+#pragma unroll
+    for (int lanes = 16; lanes >= kStride; lanes /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lanes));
+    return top;
+  }
+
+  // Scores to weights; empty slots become +0.
+  __device__ void Weigh(float top) {
+#pragma unroll
+    for (int i = 0; i < 4 * kRuns; ++i) x[i / 4][i % 4] = contract::Exp(contract::Sub(x[i / 4][i % 4], top));
+  }
+
+  // fold of the head's 64 values: runs, then threads, then the four of a thread lie 32, 16, .. apart.
+  __device__ float Fold() const {
+    float sum[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      sum[c] = kRuns == 4 ? contract::Add(contract::Add(x[0][c], x[kRuns / 2][c]), contract::Add(x[1][c], x[kRuns - 1][c])) : contract::Add(x[0][c], x[1][c]);
+#pragma unroll
+      for (int lanes = 16; lanes >= kStride; lanes /= 2) sum[c] = contract::Add(sum[c], __shfl_xor_sync(0xffffffffu, sum[c], lanes));
+    }
+    return contract::Add(contract::Add(sum[0], sum[2]), contract::Add(sum[1], sum[3]));
+  }
+
+  __device__ void StoreBF16(std::uint16_t* weight) const {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      *reinterpret_cast<uint2*>(weight + kRun * r + 4 * Part()) = make_uint2(PackBF16(x[r][0], x[r][1]), PackBF16(x[r][2], x[r][3]));
+    }
+  }
+};
+
+// A pair of rounded channels of a head (the even one is `channel`) as the output has it.
+__device__ inline std::uint32_t TurnBack(const AttentionArgs& a, std::int64_t position, int channel, std::uint32_t pair) {
+  const int turning = channel - (a.head_dim - a.rope_dim);
+  if (!a.rope_table || turning < 0) return pair;
+  const float* cosine = a.rope_table + position * a.rope_dim + turning / 2;
+  const float2 turned = Rotate(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u), cosine[0], -cosine[a.rope_dim / 2]);
+  return PackBF16(turned.x, turned.y);
 }
 
 __device__ inline float NoScore() { return -__int_as_float(0x7f800000); }
-
-// A head's scores of a block, -infinity in empty slots.
-__device__ inline void LoadScores(const float* score, int part, FilledSlots filled, SlotShare& s) {
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const int slot = 16 * r + 4 * part;
-    *reinterpret_cast<float4*>(s[r]) = *reinterpret_cast<const float4*>(score + slot);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) s[r][c] = filled.Has(slot + c) ? s[r][c] : NoScore();
-  }
-}
-
-// Scores to weights; empty slots become +0.
-__device__ inline void WeighScores(float top, SlotShare& s) {
-#pragma unroll
-  for (int i = 0; i < 16; ++i) s[i / 4][i % 4] = contract::Exp(contract::Sub(s[i / 4][i % 4], top));
-}
-
-__device__ inline void StoreWeights(const SlotShare& w, int part, std::uint16_t* weight) {
-#pragma unroll
-  for (int r = 0; r < 4; ++r) *reinterpret_cast<uint2*>(weight + 16 * r + 4 * part) = make_uint2(PackBF16(w[r][0], w[r][1]), PackBF16(w[r][2], w[r][3]));
-}
 
 // What a block with maximum `top` does to what was summed under the maximum before it.
 __device__ inline float Rescale(float before, float top) { return before == NoScore() ? 0.0f : contract::Exp(contract::Sub(before, top)); }

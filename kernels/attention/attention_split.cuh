@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(AttentionSplit::kScoreThreads, 2) AttentionSco
   const int b = compressed ? list.window_blocks + group / AttentionSplit::kGroups : (group - compressed_groups) / AttentionSplit::kGroups;
   if (compressed ? b >= list.blocks : !list.IsWindow(b)) return;
   const FilledSlots filled = list.Filled(b);
-  if (!filled.AnyOf16(slot0)) return;
+  if (!filled.AnyOf(slot0, AttentionSplit::kSlots)) return;
   FetchQueries(a, t, head_begin, split, queries);
   const bool has = filled.Has(slot0 + slot);
   const std::byte* row = !has ? nullptr : compressed ? list.CompressedRow(entry) : list.Address(b, slot0 + slot);
@@ -117,18 +117,20 @@ struct AttentionValues {
   const AttentionSplit& split;
   Shared& s;
   const std::int64_t t;
+  using Share = SlotShare<4>;
   const int channel0, head0, warp, lane;
+  Share share[kRounds];  // scores of the chunk
+  const bool started;    // before the list is known, which takes as long
   const KeyList list;
   float denominator = 0.0f;  // thread h < 16: of head h
   float out[2][4] = {};      // warps 0 and 1: 16 heads x 16 channels
 
   __device__ AttentionValues(const AttentionArgs& args, const AttentionSplit& s_args, Shared& shared)
       : a(args), split(s_args), s(shared), t(blockIdx.z), channel0(static_cast<int>(blockIdx.x) * AttentionSplit::kChannels),
-        head0(static_cast<int>(blockIdx.y) * AttentionSplit::kHeads), warp(threadIdx.x / 32), lane(threadIdx.x & 31), list(args, t) {}
+        head0(static_cast<int>(blockIdx.y) * AttentionSplit::kHeads), warp(threadIdx.x / 32), lane(threadIdx.x & 31), started(Fetch(0)), list(args, t) {}
 
   __device__ void Run() {
     if (threadIdx.x < AttentionSplit::kHeads) s.max[0][threadIdx.x] = NoScore();
-    FetchValues(0);
     for (int first = 0; first < list.blocks; first += AttentionSplit::kBlocks) {
       const int blocks = min(AttentionSplit::kBlocks, list.blocks - first);
       Softmax(first, blocks);
@@ -137,7 +139,7 @@ struct AttentionValues {
       if (warp < 2) WeightedValues(first, blocks);
       if (threadIdx.x >= 64 && threadIdx.x < 64 + AttentionSplit::kHeads) Sum(threadIdx.x - 64, blocks);
       __syncthreads();
-      if (first + AttentionSplit::kBlocks < list.blocks) FetchValues(first + AttentionSplit::kBlocks);
+      if (first + AttentionSplit::kBlocks < list.blocks) Fetch(first + AttentionSplit::kBlocks);
     }
     if (threadIdx.x >= 64 && threadIdx.x < 64 + AttentionSplit::kHeads) {
       const int h = threadIdx.x - 64;
@@ -149,7 +151,22 @@ struct AttentionValues {
   }
 
  private:
-  // The chunk's values on their way; slots that the row's list does not have are copied along and not used.
+  // Block of the chunk and head, of the block's 16, that this thread shares in round i of the softmax.
+  __device__ static int BlockOfRound(int i) { return i * (kQuads / AttentionSplit::kHeads) + Share::Head() / AttentionSplit::kHeads; }
+  __device__ static int HeadOfRound() { return Share::Head() % AttentionSplit::kHeads; }
+
+  // A chunk's values and scores on their way, as many as there is room for: what the list does not have is not used.
+  __device__ bool Fetch(int first) {
+    FetchValues(first);
+    const float* score = split.Score(a, t, min(head0 + HeadOfRound(), a.heads - 1));
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const std::int64_t slot = (first + BlockOfRound(i)) * std::int64_t{kAttentionSlots};
+      if (slot < split.slots) share[i].Load(score + slot);
+    }
+    return true;
+  }
+
   __device__ void FetchValues(int first) {
     constexpr int kPieces = AttentionSplit::kChannels / 8;
     const std::int64_t slot0 = first * std::int64_t{kAttentionSlots};
@@ -164,16 +181,15 @@ struct AttentionValues {
 
   // Weights of the chunk's blocks, four threads a block and head.
   __device__ void Softmax(int first, int blocks) {
-    const int part = lane >> 3, quad = warp * 8 + (lane & 7), head = quad % AttentionSplit::kHeads;
-    const float* score = split.Score(a, t, min(head0 + head, a.heads - 1));
-    SlotShare share[kRounds];
+    const bool leader = Share::Part() == 0;
+    const int head = HeadOfRound();
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      const int b = i * (kQuads / AttentionSplit::kHeads) + quad / AttentionSplit::kHeads;
+      const int b = BlockOfRound(i);
       if (b >= blocks) continue;
-      LoadScores(score + (first + b) * kAttentionSlots, part, list.Filled(first + b), share[i]);
-      const float top = Max64(share[i]);
-      if (part == 0) s.max[b + 1][head] = top;
+      share[i].Mask(list.Filled(first + b));
+      const float top = share[i].Max();
+      if (leader) s.max[b + 1][head] = top;
     }
     __syncthreads();
     if (threadIdx.x < AttentionSplit::kHeads) {
@@ -182,13 +198,13 @@ struct AttentionValues {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
-      const int b = i * (kQuads / AttentionSplit::kHeads) + quad / AttentionSplit::kHeads;
+      const int b = BlockOfRound(i);
       if (b >= blocks) continue;
       const float top = s.max[b + 1][head];
-      WeighScores(top, share[i]);
-      StoreWeights(share[i], part, s.weight + head * AttentionSplit::kWeightStride + b * kAttentionSlots);
-      const float sum = Fold64(share[i]);
-      if (part == 0) s.sum[b][head] = sum, s.rescale[b][head] = Rescale(s.max[b][head], top);
+      share[i].Weigh(top);
+      share[i].StoreBF16(s.weight + head * AttentionSplit::kWeightStride + b * kAttentionSlots);
+      const float sum = share[i].Fold();
+      if (leader) s.sum[b][head] = sum, s.rescale[b][head] = Rescale(s.max[b][head], top);
     }
   }
 
@@ -207,7 +223,7 @@ struct AttentionValues {
       for (int i = 0; i < 8; ++i) out[i / 4][i % 4] = contract::Mul(out[i / 4][i % 4], i % 4 < 2 ? factor0 : factor8);
 #pragma unroll
       for (int k = 0; k < kAttentionSlots; k += 16) {
-        if (!filled.AnyOf16(k)) continue;
+        if (!filled.AnyOf(k, 16)) continue;
         const FragmentA fragment = LoadTileA(s.weight, AttentionSplit::kWeightStride, 0, b * kAttentionSlots + k);
         std::uint32_t value[4];
         LoadTileBTransposed(value, s.value, AttentionSplit::kValueStride, 16 * warp, b * kAttentionSlots + k);
@@ -220,10 +236,17 @@ struct AttentionValues {
   __device__ void Store() {
     const int g = lane / 4, q = lane & 3;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int n = i / 4, head = g + (i % 4 < 2 ? 0 : 8), channel = channel0 + 16 * warp + 8 * n + 2 * q + i % 2;
+    for (int i = 0; i < 4; ++i) {
+      const int n = i / 2, low = i % 2, head = g + 8 * low, channel = channel0 + 16 * warp + 8 * n + 2 * q;
       if (head0 + head >= a.heads || channel >= a.head_dim) continue;
-      a.out_THD[(t * a.heads + head0 + head) * a.head_dim + channel] = BF16Bits(contract::Div(out[n][i % 4], s.divisor[head]));
+      std::uint16_t* to = a.out_THD + (t * a.heads + head0 + head) * a.head_dim + channel;
+      const std::uint32_t pair = TurnBack(a, list.row.position, channel, PackBF16(contract::Div(out[n][2 * low], s.divisor[head]), contract::Div(out[n][2 * low + 1], s.divisor[head])));
+      if (a.head_dim % 2 == 0) {
+        *reinterpret_cast<std::uint32_t*>(to) = pair;
+      } else {
+        to[0] = static_cast<std::uint16_t>(pair);
+        if (channel + 1 < a.head_dim) to[1] = static_cast<std::uint16_t>(pair >> 16);
+      }
     }
   }
 };

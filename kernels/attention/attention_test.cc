@@ -11,6 +11,7 @@
 #include "kernels/attention/attention_cases.h"
 #include "kernels/testing/comparison.h"
 #include "kernels/testing/truth.h"
+#include "reference/ops.h"
 #include "reference/softmax_attention.h"
 
 namespace lockstep::kernels {
@@ -207,6 +208,35 @@ TEST(Attention, ManyRows) {
                    .window = 128,
                    .window_kind = FormatKind::kFp8,
                    .compressed_kind = FormatKind::kFp4E4M3});
+}
+
+// Heads that turn back: the reference's inverse RoPE of what they would be without, by few rows and by many.
+TEST(Attention, TurnsHeadsBack) {
+  constexpr int kRopeDim = 32;
+  const reference::RopeTable angles(10000.0, YarnConfig{}, kRopeDim);
+  for (const std::size_t rows : {1u, 5u, 40u}) {
+    for (const int head_dim : {kRopeDim, 80}) {
+      AttentionCase c = {.heads = 5, .head_dim = head_dim, .window = 70, .window_kind = FormatKind::kFp8, .compressed_kind = FormatKind::kFp8};
+      c.tokens.clear();
+      for (std::size_t t = 0; t < rows; ++t) c.tokens.push_back({.position = static_cast<std::int64_t>(29 * t), .stored = 100, .selected = 70});
+      AttentionProblem p(c);
+      AttentionProblem::Output expected = ReferenceOf(p, Profile::kSm90);
+      p.rope_dim = kRopeDim;
+      for (std::int64_t position = 0; position <= p.tokens.back().position; ++position) {
+        std::vector<float> cosine, sine;
+        angles.CosSin(position, &cosine, &sine);
+        p.rope_table.insert(p.rope_table.end(), cosine.begin(), cosine.end());
+        p.rope_table.insert(p.rope_table.end(), sine.begin(), sine.end());
+      }
+      for (std::size_t h = 0; h < rows * 5; ++h) {
+        const auto begin = static_cast<std::int64_t>(h) * head_dim;
+        std::vector<float> x = Widened<float>(std::get<0>(expected), begin, head_dim);
+        reference::ApplyRope<reference::Contract>(angles, p.tokens[h / 5].position, reference::RopeDirection::kInverse, x.data(), head_dim);
+        std::transform(x.begin(), x.end(), std::get<0>(expected).begin() + begin, FloatToBF16);
+      }
+      ExpectEverywhere(p, expected, Profile::kSm90, Describe(c, Profile::kSm90) + ", turned back");
+    }
+  }
 }
 
 // V4's layers of ratio 128 take every entry there is.

@@ -9,11 +9,11 @@
 namespace lockstep::kernels {
 
 struct AttentionTile {
-  static constexpr int kThreads = 256, kWarps = kThreads / 32;
+  static constexpr int kThreads = 512, kWarps = kThreads / 32;
   static constexpr int kHeads = 64, kSlots = kAttentionSlots;
-  static constexpr int kDimsPerWarp = 64;  // of the output: eight warps hold the 512 channels
+  static constexpr int kDimsPerWarp = 32;  // of the output: sixteen warps hold the 512 channels
   static constexpr int kMaxDim = kWarps * kDimsPerWarp;
-  static constexpr int kScoreStride = kSlots + 4, kWeightStride = kSlots + 8;  // rows of neighbouring heads in other banks
+  static constexpr int kScoreStride = kSlots + 8, kWeightStride = kSlots + 8;  // rows of neighbouring heads in other banks
 
   // Where things lie in shared memory, in bytes.
   struct Layout {
@@ -45,18 +45,15 @@ struct AttentionTile {
   std::byte* raw;
   float *score, *rescale;
   const std::byte** address;  // [2][kSlots]
-  float max = NoScore(), denominator = 0.0f;  // of head 8 * warp + (lane & 7)
-  float out[4][8][4];         // heads 16 i + .. x channels 64 * warp + 8 n + ..
+  float max = NoScore(), denominator = 0.0f;  // of the thread's head in Softmax
+  float out[4][4][4] = {};                    // heads 16 m + .. x channels 32 * warp + 8 n + ..
 
   __device__ AttentionTile(const AttentionArgs& args, const Layout& layout, float score_scale, std::byte* memory)
       : a(args), l(layout), t(blockIdx.x / ((args.heads + kHeads - 1) / kHeads)), head_begin(blockIdx.x % ((args.heads + kHeads - 1) / kHeads) * kHeads),
         heads(min(kHeads, args.heads - head_begin)), warp(threadIdx.x / 32), lane(threadIdx.x & 31), g(lane / 4), q(lane & 3), scale(score_scale),
         list(args, t), queries(reinterpret_cast<std::uint16_t*>(memory)), keys(reinterpret_cast<std::uint16_t*>(memory + layout.keys)),
         weight(reinterpret_cast<std::uint16_t*>(memory + layout.weight)), raw(memory + layout.raw), score(reinterpret_cast<float*>(memory + layout.score)),
-        rescale(reinterpret_cast<float*>(memory + layout.rescale)), address(reinterpret_cast<const std::byte**>(memory + layout.address)) {
-#pragma unroll
-    for (int i = 0; i < 128; ++i) out[i / 32][i / 4 % 8][i % 4] = 0.0f;
-  }
+        rescale(reinterpret_cast<float*>(memory + layout.rescale)), address(reinterpret_cast<const std::byte**>(memory + layout.address)) {}
 
   __device__ void Run() {
     LoadQueries();
@@ -132,7 +129,7 @@ struct AttentionTile {
     WithReader(list.IsWindow(b) ? a.window_format : a.compressed_format, [&](const auto& reader) {
 #pragma unroll 2
       for (int slot = warp; slot < kSlots; slot += kWarps) {
-        if (!filled.AnyOf16(slot & ~15)) continue;
+        if (!filled.AnyOf(slot & ~15, 16)) continue;
         const bool has = filled.Has(slot);
 #pragma unroll
         for (int d = 8 * lane; d < kMaxDim; d += 256) {
@@ -143,46 +140,45 @@ struct AttentionTile {
     });
   }
 
-  // A warp: 32 heads x 16 slots.
+  // A warp: 32 heads x 8 slots.
   __device__ void Scores(FilledSlots filled) {
-    const int head0 = warp % 2 * 32, slot0 = warp / 2 * 16;
-    if (!filled.AnyOf16(slot0)) return;
-    float c[2][2][4] = {};
-    for (int k0 = 0; k0 < l.padded; k0 += kDimsPerWarp) {
+    const int head0 = warp % 2 * 32, slot0 = warp / 2 * 8;
+    if (!filled.AnyOf(slot0, 8)) return;
+    float c[2][4] = {};
+#pragma unroll 4
+    for (int k = 0; k < l.padded; k += 32) {
+      std::uint32_t b[4];  // of two MMA blocks
+      LoadMatrices(b, keys + (slot0 + (lane & 7)) * l.stride + k + (lane >> 3) * 8);
 #pragma unroll
-      for (int k = 0; k < kDimsPerWarp; k += 16) {
-        std::uint32_t b[4];
-        LoadTileB(b, keys, l.stride, slot0, k0 + k);
+      for (int i = 0; i < 2; ++i) {
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const FragmentA fragment = LoadTileA(queries, l.stride, head0 + 16 * m, k0 + k);
-          MmaBF16(c[m][0], fragment, b[0], b[1]);
-          MmaBF16(c[m][1], fragment, b[2], b[3]);
-        }
+        for (int m = 0; m < 2; ++m) MmaBF16(c[m], LoadTileA(queries, l.stride, head0 + 16 * m, k + 16 * i), b[2 * i], b[2 * i + 1]);
       }
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int m = i / 4, n = i / 2 % 2, low = i % 2;
-      float* to = score + (head0 + 16 * m + 8 * low + g) * kScoreStride + slot0 + 8 * n + 2 * q;
-      *reinterpret_cast<float2*>(to) = make_float2(contract::Mul(c[m][n][2 * low], scale), contract::Mul(c[m][n][2 * low + 1], scale));
+    for (int i = 0; i < 4; ++i) {
+      const int m = i / 2, low = i % 2;
+      float* to = score + (head0 + 16 * m + 8 * low + g) * kScoreStride + slot0 + 2 * q;
+      *reinterpret_cast<float2*>(to) = make_float2(contract::Mul(c[m][2 * low], scale), contract::Mul(c[m][2 * low + 1], scale));
     }
   }
 
-  // Four threads a head.
+  // Eight threads a head.
+  using Share = SlotShare<2>;
   __device__ void Softmax(FilledSlots filled) {
-    const int head = 8 * warp + (lane & 7), part = lane >> 3;
-    SlotShare s;
-    LoadScores(score + head * kScoreStride, part, filled, s);
-    const float top = fmaxf(max, Max64(s)), factor = Rescale(max, top);
-    WeighScores(top, s);
-    StoreWeights(s, part, weight + head * kWeightStride);
-    denominator = contract::Fma(denominator, factor, Fold64(s));
+    const int head = Share::Head();
+    Share s;
+    s.Load(score + head * kScoreStride);
+    s.Mask(filled);
+    const float top = fmaxf(max, s.Max()), factor = Rescale(max, top);
+    s.Weigh(top);
+    s.StoreBF16(weight + head * kWeightStride);
+    denominator = contract::Fma(denominator, factor, s.Fold());
     max = top;
-    if (part == 0) rescale[head] = factor;
+    if (Share::Part() == 0) rescale[head] = factor;
   }
 
-  // A warp: all heads x 64 channels. Sixteen empty slots change nothing but a -0, which the block's other products turn to +0 as they would.
+  // A warp: all heads x 32 channels. Sixteen empty slots change nothing but a -0, which the block's other products turn to +0 as they would.
   __device__ void WeightedValues(FilledSlots filled) {
     const int channel0 = warp * kDimsPerWarp;
     if (channel0 >= l.padded) return;
@@ -190,38 +186,39 @@ struct AttentionTile {
     for (int m = 0; m < 4; ++m) {
       const float factor0 = rescale[16 * m + g], factor8 = rescale[16 * m + 8 + g];
 #pragma unroll
-      for (int i = 0; i < 32; ++i) out[m][i / 4][i % 4] = contract::Mul(out[m][i / 4][i % 4], i % 4 < 2 ? factor0 : factor8);
+      for (int i = 0; i < 16; ++i) out[m][i / 4][i % 4] = contract::Mul(out[m][i / 4][i % 4], i % 4 < 2 ? factor0 : factor8);
     }
 #pragma unroll
     for (int k = 0; k < kSlots; k += 16) {
-      if (!filled.AnyOf16(k)) continue;
-      std::uint32_t b[4][4];
+      if (!filled.AnyOf(k, 16)) continue;
+      std::uint32_t b[2][4];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) LoadTileBTransposed(b[n], keys, l.stride, channel0 + 16 * n, k);
+      for (int n = 0; n < 2; ++n) LoadTileBTransposed(b[n], keys, l.stride, channel0 + 16 * n, k);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         const FragmentA fragment = LoadTileA(weight, kWeightStride, 16 * m, k);
 #pragma unroll
-        for (int n = 0; n < 8; ++n) MmaBF16(out[m][n], fragment, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        for (int n = 0; n < 4; ++n) MmaBF16(out[m][n], fragment, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
       }
     }
   }
 
   __device__ void Store() {
-    const int head = 8 * warp + (lane & 7);
+    const int own_head = Share::Head();
     __syncthreads();
-    if (lane < 8) {
-      const float sink = head < heads ? a.sink_H[head_begin + head] : 0.0f;
-      rescale[head] = contract::Add(denominator, contract::Exp(contract::Sub(sink, max)));
+    if (Share::Part() == 0) {
+      const float sink = own_head < heads ? a.sink_H[head_begin + own_head] : 0.0f;
+      rescale[own_head] = contract::Add(denominator, contract::Exp(contract::Sub(sink, max)));
     }
     __syncthreads();
     if (warp * kDimsPerWarp < l.padded) {
 #pragma unroll
-      for (int i = 0; i < 64; ++i) {  // through shared memory, so that rows are written whole
-        const int m = i / 16, n = i / 2 % 8, low = i % 2, row = 16 * m + 8 * low + g;
+      for (int i = 0; i < 32; ++i) {  // through shared memory, so that rows are written whole
+        const int m = i / 8, n = i / 2 % 4, low = i % 2, row = 16 * m + 8 * low + g;
+        const int channel = warp * kDimsPerWarp + 8 * n + 2 * q;
         const float divisor = rescale[row];
-        *reinterpret_cast<std::uint32_t*>(queries + row * l.stride + warp * kDimsPerWarp + 8 * n + 2 * q) =
-            PackBF16(contract::Div(out[m][n][2 * low], divisor), contract::Div(out[m][n][2 * low + 1], divisor));
+        *reinterpret_cast<std::uint32_t*>(queries + row * l.stride + channel) =
+            TurnBack(a, list.row.position, channel, PackBF16(contract::Div(out[m][n][2 * low], divisor), contract::Div(out[m][n][2 * low + 1], divisor)));
       }
     }
     __syncthreads();

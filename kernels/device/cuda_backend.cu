@@ -52,6 +52,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.embed = CudaEmbed();
   table.rms_norm = CudaRmsNorm();
   table.rope = CudaRope();
+  table.norm_rope = CudaNormRope();
   table.hc_mix = CudaHcMix();
   table.hc_collapse_norm = CudaHcCollapseNorm();
   table.hc_expand = CudaHcExpand();
@@ -59,6 +60,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.linear = CudaLinear();
   table.linear_set = CudaLinearSet();
   table.pack_rows = CudaPackRows();
+  table.norm_rope_pack = CudaNormRopePack();
   table.unpack_rows = CudaUnpackRows();
   table.compress = CudaCompress();
   table.store_history = CudaStoreHistory();

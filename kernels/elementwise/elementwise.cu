@@ -5,6 +5,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/elementwise/channels.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/elementwise/norm_row.cuh"
 
 namespace lockstep::kernels {
 namespace {
@@ -57,31 +58,23 @@ __global__ void __launch_bounds__(kLanesF) RmsNormRowKernel(const __grid_constan
   ScaleRow(x, r, a.weight, a.n, a.y + t * a.y_stride);
 }
 
-// A warp a row of at most 128 kChunks channels, which stay in registers: a thread has four neighbouring lanes.
-template <int kChunks>
-__global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__ RmsNormArgs a) {
+// A warp a row; with kRope, the rows are heads whose last channels turn.
+template <int kChunks, bool kRope>
+__global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__ RmsNormArgs a, const __grid_constant__ RopeArgs rope) {
   BeginKernel();
   const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32;
   if (t >= a.rows) return;
-  const int lane = threadIdx.x & 31, n = static_cast<int>(a.n);
-  const std::uint16_t* x = a.x + t * a.x_stride + 4 * lane;
-  std::uint16_t* y = a.y + t * a.y_stride + 4 * lane;
-  uint2 bits[kChunks];
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) bits[c] = kLanesF * c + 4 * lane < n ? *reinterpret_cast<const uint2*>(x + kLanesF * c) : make_uint2(0u, 0u);
-  float sum[4] = {};
+  using Row = NormRow<kChunks>;
+  const float* angles = kRope ? AnglesOf(rope, t / rope.heads) : nullptr;
+  const Row row(a.x + t * a.x_stride, static_cast<int>(a.n));
+  const float r = row.Scale(a.eps);
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
-    const float4 v = WidenFour(bits[c]);  // +0 past the end: a square added to +0 or more leaves it
-    sum[0] = Fma(v.x, v.x, sum[0]), sum[1] = Fma(v.y, v.y, sum[1]), sum[2] = Fma(v.z, v.z, sum[2]), sum[3] = Fma(v.w, v.w, sum[3]);
-  }
-  const float r = contract::Rsqrt(Add(Div(FoldQuads(sum), static_cast<float>(a.n)), a.eps));
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    if (kLanesF * c + 4 * lane >= n) break;
-    const float4 v = WidenFour(bits[c]), w = a.weight ? *reinterpret_cast<const float4*>(a.weight + kLanesF * c + 4 * lane) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-    *reinterpret_cast<uint2*>(y + kLanesF * c) =
-        make_uint2(PackBF16(Mul(Mul(v.x, r), w.x), Mul(Mul(v.y, r), w.y)), PackBF16(Mul(Mul(v.z, r), w.z), Mul(Mul(v.w, r), w.w)));
+    if (!row.Has(c)) break;
+    const int d = kLanesF * c + Row::First(), turning = d - (row.n - rope.rope_dim);
+    uint2 y = ScaleFour(row.bits[c], r, a.weight ? a.weight + d : nullptr);
+    if (kRope && turning >= 0) y = RotateFour(y, angles + turning / 2, rope.rope_dim / 2, rope.inverse);
+    *reinterpret_cast<uint2*>(a.y + t * a.y_stride + d) = y;
   }
 }
 
@@ -93,25 +86,14 @@ __global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant_
   const std::int64_t i = blockIdx.x * std::int64_t{kRowThreads} + threadIdx.x, head = i / units;
   if (head >= a.rows * a.heads) return;
   const int j = static_cast<int>(i - head * units) * kPairs;
-  const float *cosine = a.table + a.positions[head / a.heads] * a.rope_dim + j, *sine = cosine + half;
+  const float* cosine = AnglesOf(a, head / a.heads) + j;
   std::uint16_t* x = a.x + (head + 1) * a.width - a.rope_dim + 2 * j;
-  float value[2 * kPairs];
   if constexpr (kPairs == 2) {
-    const float4 four = WidenFour(*reinterpret_cast<const uint2*>(x));
-    value[0] = four.x, value[1] = four.y, value[2] = four.z, value[3] = four.w;
+    *reinterpret_cast<uint2*>(x) = RotateFour(*reinterpret_cast<const uint2*>(x), cosine, half, a.inverse);
   } else {
-    value[0] = BF16Value(x[0]), value[1] = BF16Value(x[1]);
-  }
-#pragma unroll
-  for (int p = 0; p < kPairs; ++p) {
-    const float c = cosine[p], s = a.inverse ? -sine[p] : sine[p], re = value[2 * p], im = value[2 * p + 1];
-    value[2 * p] = Sub(Mul(re, c), Mul(im, s));
-    value[2 * p + 1] = Add(Mul(re, s), Mul(im, c));
-  }
-  if constexpr (kPairs == 2) {
-    *reinterpret_cast<uint2*>(x) = make_uint2(PackBF16(value[0], value[1]), PackBF16(value[2], value[3]));
-  } else {
-    x[0] = BF16Bits(value[0]), x[1] = BF16Bits(value[1]);
+    const float sine = cosine[half];
+    const float2 turned = Rotate(BF16Value(x[0]), BF16Value(x[1]), cosine[0], a.inverse ? -sine : sine);
+    x[0] = BF16Bits(turned.x), x[1] = BF16Bits(turned.y);
   }
 }
 
@@ -190,13 +172,19 @@ void RunEmbed(Stream& stream, const EmbedArgs& a) {
   });
   CheckLaunch("embed");
 }
+// Whether a thread can take four neighbouring channels at a time.
+bool ByFours(const RmsNormArgs& a) { return a.n % 4 == 0 && a.x_stride % 4 == 0 && a.y_stride % 4 == 0; }
+
+void LaunchNormWarps(void (*kernel)(RmsNormArgs, RopeArgs), CudaStream& stream, const RmsNormArgs& a, const RopeArgs& rope) {
+  const unsigned warps = a.rows >= 1024 ? 8 : 1;  // few rows: a processor each
+  Launch(kernel, Blocks(a.rows, warps), 32 * warps, 0, stream, a, rope);
+}
+
 void RunRmsNorm(Stream& stream, const RmsNormArgs& a) {
   if (a.rows == 0) return;
-  const unsigned warps = a.rows >= 1024 ? 8 : 1;  // few rows: a processor each
-  const bool by_fours = a.n % 4 == 0 && a.x_stride % 4 == 0 && a.y_stride % 4 == 0;
-  if (by_fours && a.n <= 4 * kLanesF) Launch(RmsNormWarpKernel<4>, Blocks(a.rows, warps), 32 * warps, 0, AsCuda(stream), a);
-  else if (by_fours && a.n <= 12 * kLanesF) Launch(RmsNormWarpKernel<12>, Blocks(a.rows, warps), 32 * warps, 0, AsCuda(stream), a);
-  else Launch(RmsNormRowKernel, static_cast<unsigned>(a.rows), kLanesF, 0, AsCuda(stream), a);
+  if (!ByFours(a) || a.n > 12 * kLanesF) Launch(RmsNormRowKernel, static_cast<unsigned>(a.rows), kLanesF, 0, AsCuda(stream), a);
+  else if (a.n <= 4 * kLanesF) LaunchNormWarps(RmsNormWarpKernel<4, false>, AsCuda(stream), a, {});
+  else LaunchNormWarps(RmsNormWarpKernel<12, false>, AsCuda(stream), a, {});
   CheckLaunch("rms_norm");
 }
 void RunRope(Stream& stream, const RopeArgs& a) {
@@ -205,6 +193,16 @@ void RunRope(Stream& stream, const RopeArgs& a) {
   if (a.rope_dim % 4 == 0 && a.width % 4 == 0) Launch(RopeKernel<2>, Blocks(pairs / 2, kRowThreads), kRowThreads, 0, AsCuda(stream), a);
   else Launch(RopeKernel<1>, Blocks(pairs, kRowThreads), kRowThreads, 0, AsCuda(stream), a);
   CheckLaunch("rope");
+}
+void RunNormRope(Stream& stream, const NormRopeArgs& a) {
+  if (a.norm.rows == 0) return;
+  if (ByFours(a.norm) && a.norm.n <= 4 * kLanesF && a.rope.rope_dim % 4 == 0) {
+    LaunchNormWarps(RmsNormWarpKernel<4, true>, AsCuda(stream), a.norm, a.rope);
+  } else {
+    RunRmsNorm(stream, a.norm);
+    RunRope(stream, a.rope);
+  }
+  CheckLaunch("norm_rope");
 }
 void RunCombine(Stream& stream, const CombineArgs& a) {
   if (a.rows == 0) return;
@@ -235,6 +233,7 @@ void RunArgmax(Stream& stream, const ArgmaxArgs& a) {
 Kernel<EmbedArgs> CudaEmbed() { return {&RunEmbed, "embed/F"}; }
 Kernel<RmsNormArgs> CudaRmsNorm() { return {&RunRmsNorm, "rms_norm/F"}; }
 Kernel<RopeArgs> CudaRope() { return {&RunRope, "rope/F"}; }
+Kernel<NormRopeArgs> CudaNormRope() { return {&RunNormRope, "norm_rope/F"}; }
 Kernel<CombineArgs> CudaCombine() { return {&RunCombine, "combine/F"}; }
 Kernel<EngramGateArgs> CudaEngramGate() { return {&RunEngramGate, "engram_gate/F"}; }
 Kernel<ArgmaxArgs> CudaArgmax() { return {&RunArgmax, "argmax/F"}; }

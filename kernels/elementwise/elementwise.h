@@ -42,6 +42,12 @@ struct RopeArgs {
   bool inverse = false;
 };
 
+// rms_norm of heads, then rope on what it wrote: norm.y is rope.x, its rows are the heads of rope's rows, as wide and one after the other.
+struct NormRopeArgs {
+  RmsNormArgs norm;
+  RopeArgs rope;
+};
+
 // Coefficients of a site. read_out: only pre, scale has one element, fn has S rows.
 struct HcMixArgs {
   const std::uint16_t* stream_TSE = nullptr;

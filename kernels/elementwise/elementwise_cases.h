@@ -151,6 +151,23 @@ struct RopeProblem : RopeCase {
   }
 };
 
+// Heads normed without a weight, then turned, in place.
+struct NormRopeProblem {
+  using Output = BF16Output;
+  static constexpr auto kKernel = &KernelTable::norm_rope;
+  RopeProblem rope;
+
+  NormRopeProblem(const RopeCase& c, const std::vector<float>& cos_sin) : rope(c, cos_sin) {}
+  Output Start() const { return rope.Start(); }
+  NormRopeArgs Place(CallMemory& memory, Output& y) const {
+    NormRopeArgs args;
+    args.rope = rope.Place(memory, y);
+    args.norm = {args.rope.x, rope.width, rope.rows * rope.heads, rope.width, nullptr, RmsNormProblem::kEps, args.rope.x, rope.width};
+    return args;
+  }
+  Work work() const { return rope.work(); }
+};
+
 // The coefficients of a site, or of V4's read-out.
 struct HcMixProblem : HcMixCase {
   using Output = std::tuple<std::vector<float>, std::vector<float>, std::vector<float>>;  // pre, post, mix

@@ -22,15 +22,27 @@ LOCKSTEP_ROWS_KERNEL(Argmax, "argmax/F")
 
 namespace {
 
-template <RowsFunction<HcSiteArgs> rows>
-void RunHcSite(Stream& stream, const HcSiteArgs& args) {
-  AsCpu(stream).ParallelFor(args.mix.rows, 1, [&args](std::int64_t begin, std::int64_t end, int) { rows(args, begin, end); });
+template <Isa isa>
+void RunNormRope(Stream& stream, const NormRopeArgs& a) {
+  CpuRmsNorm(isa)(stream, a.norm);
+  CpuRope(isa)(stream, a.rope);
+}
+
+template <Isa isa>
+void RunHcSite(Stream& stream, const HcSiteArgs& a) {
+  if (a.leave.f_TE) CpuHcExpand(isa)(stream, a.leave);
+  CpuHcMix(isa)(stream, a.mix);
+  CpuHcCollapseNorm(isa)(stream, a.collapse);
 }
 
 }  // namespace
 
-Kernel<HcSiteArgs> CpuHcSite(Isa isa) {
-  return {ForIsa(isa, &RunHcSite<generic::HcSiteRows>, &RunHcSite<avx2::HcSiteRows>, &RunHcSite<avx512::HcSiteRows>), "hc_site/F"};
-}
+#define LOCKSTEP_SEQUENCE_KERNEL(name, contract)                                                                             \
+  Kernel<name##Args> Cpu##name(Isa isa) {                                                                                    \
+    return {ForIsa(isa, &Run##name<Isa::kGeneric>, &Run##name<Isa::kAvx2>, &Run##name<Isa::kAvx512>), contract};              \
+  }
+LOCKSTEP_SEQUENCE_KERNEL(NormRope, "norm_rope/F")
+LOCKSTEP_SEQUENCE_KERNEL(HcSite, "hc_site/F")
+#undef LOCKSTEP_SEQUENCE_KERNEL
 
 }  // namespace lockstep::kernels

@@ -9,6 +9,7 @@ namespace lockstep::kernels {
 Kernel<EmbedArgs> CpuEmbed(Isa isa);
 Kernel<RmsNormArgs> CpuRmsNorm(Isa isa);
 Kernel<RopeArgs> CpuRope(Isa isa);
+Kernel<NormRopeArgs> CpuNormRope(Isa isa);
 Kernel<HcMixArgs> CpuHcMix(Isa isa);
 Kernel<HcCollapseNormArgs> CpuHcCollapseNorm(Isa isa);
 Kernel<HcExpandArgs> CpuHcExpand(Isa isa);

@@ -8,6 +8,7 @@ namespace lockstep::kernels {
 Kernel<EmbedArgs> CudaEmbed();
 Kernel<RmsNormArgs> CudaRmsNorm();
 Kernel<RopeArgs> CudaRope();
+Kernel<NormRopeArgs> CudaNormRope();
 Kernel<HcMixArgs> CudaHcMix();
 Kernel<HcCollapseNormArgs> CudaHcCollapseNorm();
 Kernel<HcExpandArgs> CudaHcExpand();

@@ -11,7 +11,6 @@
   void HcMixRows(const HcMixArgs&, std::int64_t begin, std::int64_t end);             \
   void HcCollapseNormRows(const HcCollapseNormArgs&, std::int64_t begin, std::int64_t end); \
   void HcExpandRows(const HcExpandArgs&, std::int64_t begin, std::int64_t end);       \
-  void HcSiteRows(const HcSiteArgs&, std::int64_t begin, std::int64_t end);           \
   void CombineRows(const CombineArgs&, std::int64_t begin, std::int64_t end);         \
   void EngramGateRows(const EngramGateArgs&, std::int64_t begin, std::int64_t end);   \
   void ArgmaxRows(const ArgmaxArgs&, std::int64_t begin, std::int64_t end);           \

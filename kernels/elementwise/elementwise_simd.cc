@@ -163,12 +163,6 @@ void HcExpandRows(const HcExpandArgs& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-void HcSiteRows(const HcSiteArgs& a, std::int64_t begin, std::int64_t end) {
-  if (a.leave.f_TE) HcExpandRows(a.leave, begin, end);
-  HcMixRows(a.mix, begin, end);
-  HcCollapseNormRows(a.collapse, begin, end);
-}
-
 void CombineRows(const CombineArgs& a, std::int64_t begin, std::int64_t end) {
   for (std::int64_t t = begin; t < end; ++t) {
     for (std::int64_t i = 0; i < a.hidden; i += 16) {

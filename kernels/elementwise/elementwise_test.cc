@@ -155,6 +155,24 @@ TEST(Rope, HasTheBitsOfTheReferenceBothWays) {
   }
 }
 
+TEST(NormRope, HasTheBitsOfTheReference) {
+  const reference::RopeTable table(10000.0, YarnConfig{}, 64);
+  for (const int width : {64, 66, 128, 200, 512, 516, 1024}) {
+    for (const std::int64_t rows : {1, 7, 40}) {
+      const NormRopeProblem problem({.rows = rows, .heads = 30, .width = width, .rope_dim = 64}, CosSinOf(table));
+      NormRopeProblem::Output expected = problem.Start();
+      for (std::int64_t row = 0; row < rows * 30; ++row) {
+        std::vector<float> x = Widened<float>(problem.rope.x, row * width, width);
+        reference::RmsNorm<Contract>(x.data(), std::vector<float>(static_cast<std::size_t>(width), 1.0f), static_cast<double>(RmsNormProblem::kEps), x.data());
+        for (float& value : x) value = RoundToBF16(value);
+        reference::ApplyRope<Contract>(table, kPositions[problem.rope.positions[static_cast<std::size_t>(row / 30)]], reference::RopeDirection::kForward, x.data(), width);
+        Store(x, row * width, &std::get<0>(expected));
+      }
+      ExpectEverywhere(problem, expected, Describe(rows, 30, width, Recipe::kNormal));
+    }
+  }
+}
+
 // --- hyper-connections
 // -----------------------------------------------------------------------------------------------
 
@@ -538,6 +556,7 @@ TEST(ElementwiseContract, IdsAreTheSameEverywhere) {
     EXPECT_EQ(table.embed.contract, "embed/F");
     EXPECT_EQ(table.rms_norm.contract, "rms_norm/F");
     EXPECT_EQ(table.rope.contract, "rope/F");
+    EXPECT_EQ(table.norm_rope.contract, "norm_rope/F");
     EXPECT_EQ(table.hc_mix.contract, "hc_mix/F");
     EXPECT_EQ(table.hc_collapse_norm.contract, "hc_collapse_norm/F");
     EXPECT_EQ(table.hc_expand.contract, "hc_expand/F");

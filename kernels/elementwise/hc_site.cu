@@ -1,5 +1,7 @@
 // From one hyper-connection site to the next in one launch, for few rows: blocks of lanes expand the streams for themselves and walk the dots' chains,
 // the last block of a row gathers their lanes, chooses the coefficients and collapses. Contract: docs/numerics.md section 6, mHC mix, Collapse, Expand.
+#include <algorithm>
+
 #include "kernels/device/dots.cuh"
 #include "kernels/device/lane_words.cuh"
 #include "kernels/device/launch.cuh"
@@ -17,70 +19,63 @@ using contract::Fma;
 using contract::Mul;
 
 constexpr int kStreams = 4, kPairs = kStreams * kStreams, kOutputs = 2 * kStreams + kPairs, kDots = kOutputs + 1;  // the last: the streams with themselves
-constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kBlockLanes = 32, kLaneBlocks = kLanesF / kBlockLanes, kLaneBlocksOfRow = kDots * kLaneBlocks;
+constexpr int kDotsOfWarp = 5, kGatherers = kDots / kDotsOfWarp * 32;
+constexpr int kThreads = kLanesF + kGatherers;
 constexpr int kMaxRows = 8;
-constexpr int kMaxChunks = 40;  // of 128 channels
+static_assert(kDots % kDotsOfWarp == 0);
 
-// What a row's streams become; eight channels of each.
-struct Leaving {
-  const HcExpandArgs& a;
-  const std::uint16_t* stream;
-  const std::uint16_t* f;  // null: they stay
-  float post[kStreams], mix[kPairs];
+// Loops here stay loops: a block runs this code once, and fetching instructions takes longer than running them.
 
-  __device__ Leaving(const HcExpandArgs& leave, std::int64_t t)
-      : a(leave), stream(leave.stream_TSE + t * kStreams * leave.hidden), f(leave.f_TE ? leave.f_TE + t * leave.hidden : nullptr) {
-    if (!f) return;
+// Calls store(k, bf16 of stream k) for eight channels of what a row's streams become.
+template <class Store>
+__device__ void ExpandEight(const HcExpandArgs& a, std::int64_t t, int d, const Store& store) {
+  const std::uint16_t* stream = a.stream_TSE + t * kStreams * a.hidden + d;
+  uint4 bits[kStreams];
 #pragma unroll
-    for (int s = 0; s < kStreams; ++s) post[s] = leave.post_TS[t * kStreams + s];
+  for (int j = 0; j < kStreams; ++j) bits[j] = *reinterpret_cast<const uint4*>(stream + j * a.hidden);
+  if (!a.f_TE) {
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) mix[p] = leave.mix_TSS[t * kPairs + p];
+    for (int k = 0; k < kStreams; ++k) store(k, bits[k]);
+    return;
   }
-
-  __device__ void Expand(int d, uint4 (&to)[kStreams]) const {
+  const Channels<8> f = Channels<8>::Load(a.f_TE + t * a.hidden + d);
+  Channels<8> x[kStreams];
 #pragma unroll
-    for (int j = 0; j < kStreams; ++j) to[j] = *reinterpret_cast<const uint4*>(stream + j * a.hidden + d);
-    if (!f) return;
-    const Channels<8> from = Channels<8>::Load(f + d);
-    Channels<8> x[kStreams];
+  for (int j = 0; j < kStreams; ++j) x[j] = Channels<8>::From(bits[j]);
+  const float *post = a.post_TS + t * kStreams, *mix = a.mix_TSS + t * kPairs;
+#pragma unroll 1
+  for (int k = 0; k < kStreams; ++k) {
+    Channels<8> sum;
 #pragma unroll
-    for (int j = 0; j < kStreams; ++j) x[j] = Channels<8>::From(to[j]);
+    for (int i = 0; i < 8; ++i) {
+      sum.value[i] = Mul(post[k], f.value[i]);
 #pragma unroll
-    for (int k = 0; k < kStreams; ++k) {
-      Channels<8> sum;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        sum.value[i] = Mul(post[k], from.value[i]);
-#pragma unroll
-        for (int j = 0; j < kStreams; ++j) sum.value[i] = Fma(mix[j * kStreams + k], x[j].value[i], sum.value[i]);
-      }
-      to[k] = sum.Bits();
+      for (int j = 0; j < kStreams; ++j) sum.value[i] = Fma(mix[j * kStreams + k], x[j].value[i], sum.value[i]);
     }
+    store(k, sum.Bits());
   }
-};
+}
 
 // 32 lanes of one dot of a row.
 __device__ void WalkLanes(const HcSiteArgs& a, std::int64_t t, int dot, int lane0, LaneWord* words, float* memory) {
   const int chunks = static_cast<int>(a.mix.hidden) / kLanesF, steps = kStreams * chunks, lane = threadIdx.x & 31;
   const bool self = dot == kOutputs;
   float *w = memory, *x = memory + steps * kBlockLanes;  // [steps][32] each
+#pragma unroll 1
   for (int i = threadIdx.x; i < steps * (kBlockLanes / 4) && !self; i += kThreads) {
     const int step = i / (kBlockLanes / 4), four = i % (kBlockLanes / 4) * 4;
     CopyAsync<16>(w + step * kBlockLanes + four, a.mix.fn + (std::int64_t{dot} * steps + step) * kLanesF + lane0 + four);
   }
   CommitCopies();
   WaitForKernelsBefore();
-  const Leaving leaving(a.leave, t);
+#pragma unroll 1
   for (int i = threadIdx.x; i < chunks * (kBlockLanes / 8); i += kThreads) {
     const int chunk = i / (kBlockLanes / 8), eight = i % (kBlockLanes / 8) * 8;
-    uint4 to[kStreams];
-    leaving.Expand(chunk * kLanesF + lane0 + eight, to);
-#pragma unroll
-    for (int s = 0; s < kStreams; ++s) {
-      auto* into = reinterpret_cast<float4*>(x + (s * chunks + chunk) * kBlockLanes + eight);
-      into[0] = WidenFour(make_uint2(to[s].x, to[s].y)), into[1] = WidenFour(make_uint2(to[s].z, to[s].w));
-    }
+    ExpandEight(a.leave, t, chunk * kLanesF + lane0 + eight, [&](int k, uint4 bits) {
+      auto* into = reinterpret_cast<float4*>(x + (k * chunks + chunk) * kBlockLanes + eight);
+      into[0] = WidenFour(make_uint2(bits.x, bits.y)), into[1] = WidenFour(make_uint2(bits.z, bits.w));
+    });
   }
   WaitForCopies<0>();
   __syncthreads();
@@ -92,136 +87,99 @@ __device__ void WalkLanes(const HcSiteArgs& a, std::int64_t t, int dot, int lane
   SendLane(words + dot * kLanesF + lane0 + lane, sum);
 }
 
-// The block that ends a row: four warps collapse, lane by lane of the norm; the others gather the dots, make the coefficients and store the streams.
+// The block that ends a row: five warps gather the dots; then four collapse, one makes the coefficients and four store the streams.
 class SiteEnd {
  public:
   __device__ SiteEnd(const HcSiteArgs& args, std::int64_t row, LaneWord* row_words, std::byte* memory)
       : a(args), t(row), n(static_cast<int>(args.mix.hidden)), words(row_words), norm(reinterpret_cast<float*>(memory)),
-        streams(reinterpret_cast<std::uint16_t*>(norm + n)) {}
+        streams(reinterpret_cast<std::uint16_t*>(norm + n)), collapsed(streams + kStreams * n) {}
+
+  static std::size_t SharedBytes(std::int64_t hidden) { return static_cast<std::size_t>(hidden) * (sizeof(float) + (kStreams + 1) * sizeof(std::uint16_t)); }
 
   __device__ void Run() {
     __shared__ float dots[kDots], lanes[kLanesF];
+#pragma unroll 1
     for (int i = 4 * threadIdx.x; i < n; i += 4 * kThreads) CopyAsync<16>(norm + i, a.collapse.norm_weight + i);
     CommitCopies();
     WaitForKernelsBefore();
-    ExpandAll();
-    WaitForCopies<0>();
-    __syncthreads();
-    if (threadIdx.x < kLanesF) {
-      Collapse(dots, lanes);
-    } else {
-      GatherDots(dots);
-      __syncthreads();
-      if (threadIdx.x < kLanesF + 32) Coefficients(dots);
-      else StoreStreams();
+#pragma unroll 1
+    for (int d = 8 * threadIdx.x; d < n; d += 8 * kThreads) {
+      ExpandEight(a.leave, t, d, [&](int k, uint4 bits) { *reinterpret_cast<uint4*>(streams + k * n + d) = bits; });
     }
+    WaitForCopies<0>();
+    if (threadIdx.x >= kLanesF) GatherDots(dots);
+    __syncthreads();
+    const int lane = threadIdx.x & 31;
+    const float logit = Logit(dots, min(lane, kOutputs - 1)), sigmoid = contract::Sigmoid(logit), pre = Add(sigmoid, a.mix.hc_eps);
+    if (threadIdx.x < kLanesF) Collapse(pre, lanes);
+    else if (threadIdx.x < kLanesF + 32) StoreCoefficients(logit, sigmoid, pre);
+    else StoreStreams();
   }
 
  private:
-  static constexpr int kGatherWarps = kWarps - kLanesF / 32, kDotsOfWarp = (kDots + kGatherWarps - 1) / kGatherWarps;
-
-  __device__ void ExpandAll() {
-    const Leaving leaving(a.leave, t);
-    for (int d = 8 * threadIdx.x; d < n; d += 8 * kThreads) {
-      uint4 to[kStreams];
-      leaving.Expand(d, to);
-#pragma unroll
-      for (int s = 0; s < kStreams; ++s) *reinterpret_cast<uint4*>(streams + s * n + d) = to[s];
-    }
-  }
-
-  __device__ float Logit(const float* dots, float r, int output, int kind) const { return Add(Mul(Mul(dots[output], r), a.mix.scale[kind]), a.mix.base[output]); }
-  __device__ float RmsOfStreams(const float* dots) const { return contract::Rsqrt(Add(Div(dots[kOutputs], static_cast<float>(kStreams * n)), a.mix.rms_eps)); }
-
   // A warp folds its share of the dots.
   __device__ void GatherDots(float* dots) {
-    const int warp = threadIdx.x / 32 - kLanesF / 32, lane = threadIdx.x & 31;
+    const int first = (threadIdx.x - kLanesF) / 32 * kDotsOfWarp, lane = threadIdx.x & 31;
+    LaneWord* own = words + first * kLanesF + lane;
     float quarter[kDotsOfWarp][4];
     bool there;
     do {
       there = true;
 #pragma unroll
-      for (int i = 0; i < 4 * kDotsOfWarp; ++i) {
-        const int dot = warp + kGatherWarps * (i / 4);
-        if (dot < kDots) there = ReceiveLane(words + dot * kLanesF + 32 * (i % 4) + lane, quarter[i / 4][i % 4]) && there;
-      }
+      for (int i = 0; i < 4 * kDotsOfWarp; ++i) there = ReceiveLane(own + 32 * i, quarter[i / 4][i % 4]) && there;
     } while (!__all_sync(0xffffffffu, there));
 #pragma unroll
     for (int i = 0; i < kDotsOfWarp; ++i) {
-      const int dot = warp + kGatherWarps * i;
       const float folded = FoldWarp(Add(Add(quarter[i][0], quarter[i][2]), Add(quarter[i][1], quarter[i][3])));
-      if (lane == 0 && dot < kDots) dots[dot] = folded;
+      if (lane == i) dots[first + i] = folded;
     }
 #pragma unroll
-    for (int i = 0; i < 4 * kDotsOfWarp; ++i) {
-      const int dot = warp + kGatherWarps * (i / 4);
-      if (dot < kDots) ClearLane(words + dot * kLanesF + 32 * (i % 4) + lane);
-    }
+    for (int i = 0; i < 4 * kDotsOfWarp; ++i) ClearLane(own + 32 * i);
   }
 
-  // Thread l has the channels of the norm's lane l.
-  __device__ void Collapse(const float* dots, float* lanes) {
-    const int lane = threadIdx.x, chunks = n / kLanesF;
-    std::uint32_t pair[kMaxChunks][kStreams / 2];  // of streams
-#pragma unroll
-    for (int c = 0; c < kMaxChunks; ++c) {
-      if (c >= chunks) break;
-      const std::uint16_t* at = streams + c * kLanesF + lane;
-#pragma unroll
-      for (int s = 0; s < kStreams; s += 2) pair[c][s / 2] = at[s * n] | static_cast<std::uint32_t>(at[(s + 1) * n]) << 16;
-    }
-    float pre[kStreams];  // this site's, or the one before's
+  __device__ float Logit(const float* dots, int output) const {
+    const float r = contract::Rsqrt(Add(Div(dots[kOutputs], static_cast<float>(kStreams * n)), a.mix.rms_eps));
+    const int kind = output < kStreams ? 0 : output < 2 * kStreams ? 1 : 2;
+    return Add(Mul(Mul(dots[output], r), a.mix.scale[kind]), a.mix.base[output]);
+  }
+
+  // Four warps: thread l has the channels of the norm's lane l. `own_pre` of lane s is this site's coefficient of stream s.
+  __device__ void Collapse(float own_pre, float* lanes) {
+    const int lane = threadIdx.x;
     const bool own = a.collapse.pre_TS == a.mix.pre_TS;
+    float pre[kStreams];
 #pragma unroll
-    for (int s = 0; s < kStreams; ++s) pre[s] = own ? 0.0f : a.collapse.pre_TS[t * kStreams + s];
-    __syncthreads();  // the dots are there
-    if (own) Pre(dots, pre);
+    for (int s = 0; s < kStreams; ++s) pre[s] = own ? __shfl_sync(0xffffffffu, own_pre, s) : a.collapse.pre_TS[t * kStreams + s];
     float sum = 0.0f;
+#pragma unroll 4
+    for (int d = lane; d < n; d += kLanesF) {
+      float y = Mul(pre[0], BF16Value(streams[d]));
 #pragma unroll
-    for (int c = 0; c < kMaxChunks; ++c) {
-      if (c >= chunks) break;
-      float y = Mul(pre[0], Low(pair[c][0]));
-      y = Fma(pre[1], High(pair[c][0]), y);
-      y = Fma(pre[2], Low(pair[c][1]), y);
-      y = Fma(pre[3], High(pair[c][1]), y);
-      pair[c][0] = PackBF16(y, 0.0f);
-      sum = Fma(Low(pair[c][0]), Low(pair[c][0]), sum);
+      for (int s = 1; s < kStreams; ++s) y = Fma(pre[s], BF16Value(streams[s * n + d]), y);
+      const auto bits = static_cast<std::uint16_t>(PackBF16(y, 0.0f));
+      collapsed[d] = bits;
+      sum = Fma(BF16Value(bits), BF16Value(bits), sum);
     }
     lanes[lane] = sum;
-    SynchronizeLanes();
+    asm volatile("bar.sync 1, %0;" ::"n"(kLanesF) : "memory");  // of these four warps
     const float r = contract::Rsqrt(Add(Div(FoldLanes(lanes), static_cast<float>(n)), a.collapse.eps));
+#pragma unroll 1
+    for (int d = 8 * lane; d < n; d += 8 * kLanesF) {
+      Channels<8> x = Channels<8>::Load(collapsed + d);
 #pragma unroll
-    for (int c = 0; c < kMaxChunks; ++c) {
-      if (c >= chunks) break;
-      const int d = c * kLanesF + lane;
-      a.collapse.x_TE[t * n + d] = BF16Bits(Mul(Mul(Low(pair[c][0]), r), norm[d]));
+      for (int i = 0; i < 8; ++i) x.value[i] = Mul(Mul(x.value[i], r), norm[d + i]);
+      x.Store(a.collapse.x_TE + t * n + d);
     }
   }
 
-  __device__ static float Low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
-  __device__ static float High(std::uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-  // The threads of the first four warps.
-  __device__ static void SynchronizeLanes() { asm volatile("bar.sync 1, %0;" ::"n"(kLanesF) : "memory"); }
-
-  __device__ float OwnPre(const float* dots, float r, int stream) const { return Add(contract::Sigmoid(Logit(dots, r, stream, 0)), a.mix.hc_eps); }
-
-  // By whole warps.
-  __device__ void Pre(const float* dots, float (&pre)[kStreams]) const {
-    const float value = OwnPre(dots, RmsOfStreams(dots), threadIdx.x % kStreams);
-#pragma unroll
-    for (int s = 0; s < kStreams; ++s) pre[s] = __shfl_sync(0xffffffffu, value, s);
-  }
-
-  // A warp.
-  __device__ void Coefficients(const float* dots) const {
+  // A warp whose lanes have the outputs' logits.
+  __device__ void StoreCoefficients(float logit, float sigmoid, float pre) const {
     const int lane = threadIdx.x & 31;
-    const float r = RmsOfStreams(dots);
     MixingMatrix<1, kStreams> mix(kStreams);
-    mix.c[0] = Logit(dots, r, 2 * kStreams + mix.Own(0), 2);
-    if (lane < kStreams) {
-      a.mix.pre_TS[t * kStreams + lane] = OwnPre(dots, r, lane);
-      a.mix.post_TS[t * kStreams + lane] = Mul(2.0f, contract::Sigmoid(Logit(dots, r, kStreams + lane, 1)));
-    }
+    mix.c[0] = __shfl_sync(0xffffffffu, logit, 2 * kStreams + mix.Own(0));
+    if (lane < kStreams) a.mix.pre_TS[t * kStreams + lane] = pre;
+    else if (lane < 2 * kStreams) a.mix.post_TS[t * kStreams + lane - kStreams] = Mul(2.0f, sigmoid);
+    __syncwarp();
     mix.Sinkhorn(a.mix.sinkhorn_iters, a.mix.hc_eps);
     if (lane < kPairs) a.mix.mix_TSS[t * kPairs + lane] = mix.c[0];
   }
@@ -229,17 +187,19 @@ class SiteEnd {
   // Every block of lanes has read the row: its dots are there.
   __device__ void StoreStreams() const {
     if (!a.leave.f_TE) return;
-    constexpr int kStorers = kThreads - kLanesF - 32;
+    constexpr int kFirst = kLanesF + 32;
     std::uint16_t* to = a.leave.stream_TSE + t * kStreams * n;
-    for (int i = 8 * (threadIdx.x - (kLanesF + 32)); i < kStreams * n; i += 8 * kStorers) *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(streams + i);
+#pragma unroll 4
+    for (int i = 8 * (threadIdx.x - kFirst); i < kStreams * n; i += 8 * (kThreads - kFirst)) *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(streams + i);
   }
 
   const HcSiteArgs& a;
   const std::int64_t t;
   const int n;
   LaneWord* words;
-  float* norm;             // [n]
-  std::uint16_t* streams;  // [4][n], expanded
+  float* norm;               // [n]
+  std::uint16_t* streams;    // [4][n], expanded
+  std::uint16_t* collapsed;  // [n]
 };
 
 // Blocks: 100 of lanes for every row, then one for each row that ends it and has to start last.
@@ -259,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) SiteKernel(const __grid_constant__ H
 
 bool Takes(const HcSiteArgs& a) {
   const std::int64_t n = a.mix.hidden;
-  return a.mix.rows <= kMaxRows && a.mix.streams == kStreams && n % kLanesF == 0 && n / kLanesF <= kMaxChunks && a.collapse.norm_weight;
+  return a.mix.rows <= kMaxRows && a.mix.streams == kStreams && n % kLanesF == 0 && n <= 8192 && a.collapse.norm_weight;
 }
 
 void RunHcSite(Stream& s, const HcSiteArgs& a) {
@@ -274,8 +234,7 @@ void RunHcSite(Stream& s, const HcSiteArgs& a) {
   const auto rows = static_cast<std::size_t>(a.mix.rows);
   auto* words = reinterpret_cast<LaneWord*>(stream.ZeroedScratch(rows * kDots * kLanesF * sizeof(LaneWord)));
   const auto walk = static_cast<std::size_t>(kStreams * a.mix.hidden / kLanesF * kBlockLanes) * 2 * sizeof(float);
-  const auto end = static_cast<std::size_t>(a.mix.hidden) * (sizeof(float) + kStreams * sizeof(std::uint16_t));
-  const std::size_t bytes = walk > end ? walk : end;
+  const std::size_t bytes = std::max(walk, SiteEnd::SharedBytes(a.mix.hidden));
   CheckCuda(cudaFuncSetAttribute(SiteKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_site shared memory");
   Launch(SiteKernel, static_cast<unsigned>(rows * (kLaneBlocksOfRow + 1)), kThreads, bytes, stream, a, words);
   CheckLaunch("hc_site");

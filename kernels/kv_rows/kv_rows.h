@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/device/stream.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace lockstep::kernels {
 
@@ -58,6 +59,13 @@ struct PackRowsArgs {
   std::int64_t rows = 0;
   std::byte* flat = nullptr;
   std::byte* const* to_T = nullptr;  // device [rows]: where the row goes; null: nowhere
+};
+
+// rms_norm (if it has rows), rope and pack_rows of rows that lie one after the other: norm.y is rope.x, which has one head, and pack.x.
+struct NormRopePackArgs {
+  RmsNormArgs norm;
+  RopeArgs rope;
+  PackRowsArgs pack;
 };
 
 // Widens rows src.Row(first + i), or flat + i * row_bytes if `flat` is set, to bf16 [rows][width]: what attention reads.

@@ -7,6 +7,7 @@
 namespace lockstep::kernels {
 
 Kernel<PackRowsArgs> CpuPackRows(Isa isa);
+Kernel<NormRopePackArgs> CpuNormRopePack(Isa isa);
 Kernel<UnpackRowsArgs> CpuUnpackRows(Isa isa);
 
 }  // namespace lockstep::kernels

@@ -6,6 +6,7 @@
 namespace lockstep::kernels {
 
 Kernel<PackRowsArgs> CudaPackRows();
+Kernel<NormRopePackArgs> CudaNormRopePack();
 Kernel<UnpackRowsArgs> CudaUnpackRows();
 
 }  // namespace lockstep::kernels

@@ -11,6 +11,8 @@
 
 #include "kernels/kv_rows/kv_rows_cases.h"
 #include "kernels/testing/comparison.h"
+#include "reference/arithmetic.h"
+#include "reference/ops.h"
 #include "reference/quantize.h"
 
 namespace lockstep::kernels {
@@ -150,6 +152,57 @@ std::vector<std::uint16_t> Unpacked(const UnpackProblem& p) {
 
 TEST(PackRows, HasTheBytesOfTheReferencesQuantizers) {
   ForEachCase([](const RowsCase& c) { ExpectPacked(PackProblem(c)); });
+}
+
+// Norm and RoPE of the reference, packed as above; with a weight, without a norm, of widths that a block takes at once and others.
+TEST(NormRopePack, HasTheBytesOfTheReferencesSteps) {
+  constexpr int kRopeDim = 32;
+  const reference::RopeTable table(10000.0, YarnConfig{}, kRopeDim);
+  std::vector<RowFormat> formats;
+  for (const auto& [name, format] : ModelFormats()) formats.push_back(format);
+  formats.push_back({.kind = FormatKind::kFp8, .width = 70, .quantized = 38, .block = 32});
+  formats.push_back({.kind = FormatKind::kBf16, .width = 1024});
+  for (const RowFormat& format : formats) {
+    for (const bool normed : {true, false}) {
+      constexpr std::int64_t kRows = 6;
+      PackProblem p({.format = format, .rows = kRows});
+      std::vector<std::uint16_t> x, y;
+      const std::vector<float> weight = Inputs(77).F32(format.width, Recipe::kNormal);
+      std::vector<float> angles;
+      for (std::int64_t t = 0; t < kRows; ++t) {
+        std::vector<float> row = Widened<float>(p.x, t * p.x_stride, format.width);
+        for (const float value : row) x.push_back(FloatToBF16(value));
+        if (normed) reference::RmsNorm<reference::Contract>(row.data(), {weight.begin(), weight.begin() + format.width}, 1e-6, row.data());
+        for (float& value : row) value = RoundToBF16(value);
+        reference::ApplyRope<reference::Contract>(table, 3 * t, reference::RopeDirection::kForward, row.data(), format.width);
+        for (std::size_t d = 0; d < row.size(); ++d) y.push_back(p.x[static_cast<std::size_t>(t * p.x_stride) + d] = FloatToBF16(row[d]));
+      }
+      for (std::int64_t position = 0; position < 3 * kRows; ++position) {
+        std::vector<float> cosine, sine;
+        table.CosSin(position, &cosine, &sine);
+        angles.insert(angles.end(), cosine.begin(), cosine.end());
+        angles.insert(angles.end(), sine.begin(), sine.end());
+      }
+      const std::vector<std::byte> expected = Packed(p);
+      for (const Implementation& implementation : Implementations(Profile::kSm90)) {
+        std::vector<std::uint16_t> rows = x;
+        auto [stored] = p.Start();
+        std::tuple<std::vector<std::byte>> output = {stored};
+        CallMemory memory(implementation);
+        NormRopePackArgs args;
+        std::uint16_t* at = memory.InOut(rows);
+        if (normed) args.norm = {at, format.width, kRows, format.width, memory.In(weight), 1e-6f, at, format.width};
+        args.rope = {at, kRows, 1, format.width, kRopeDim, memory.In(angles), memory.Own(std::vector<std::int64_t>{0, 3, 6, 9, 12, 15}), false};
+        args.pack = p.Place(memory, output);
+        args.pack.x = at, args.pack.x_stride = format.width;
+        implementation.kernels().norm_rope_pack(implementation.stream(), args);
+        memory.Finish();
+        ForgetPadding(p, &std::get<0>(output));
+        EXPECT_TRUE(SameBits(std::get<0>(output), expected)) << Describe(p) << ", " << implementation;
+        EXPECT_TRUE(SameBits(rows, y)) << Describe(p) << ", " << implementation;
+      }
+    }
+  }
 }
 
 // A row goes to the call's own rows and to its place, if it has one.

@@ -90,7 +90,7 @@ struct RouteProblem {
   }
   RouteArgs Place(CallMemory& memory, Output& y) const {
     RouteArgs args;
-    RouterProblem::Output choice = {std::get<0>(y), std::get<1>(y)};
+    RouterProblem::Output choice;  // unused
     args.router = router.Place(memory, choice);
     args.router.experts_TK = memory.InOut(std::get<0>(y)), args.router.weights_TK = memory.InOut(std::get<1>(y));
     args.groups = {.experts_TK = args.router.experts_TK,

@@ -17,6 +17,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.embed = CpuEmbed(isa);
   table.rms_norm = CpuRmsNorm(isa);
   table.rope = CpuRope(isa);
+  table.norm_rope = CpuNormRope(isa);
   table.hc_mix = CpuHcMix(isa);
   table.hc_collapse_norm = CpuHcCollapseNorm(isa);
   table.hc_expand = CpuHcExpand(isa);
@@ -24,6 +25,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.linear = CpuLinear(isa, profile);
   table.linear_set = CpuLinearSet(isa, profile);
   table.pack_rows = CpuPackRows(isa);
+  table.norm_rope_pack = CpuNormRopePack(isa);
   table.unpack_rows = CpuUnpackRows(isa);
   table.compress = CpuCompress(isa);
   table.store_history = CpuStoreHistory(isa);

@@ -26,6 +26,7 @@ struct KernelTable {
   Kernel<EmbedArgs> embed;
   Kernel<RmsNormArgs> rms_norm;
   Kernel<RopeArgs> rope;
+  Kernel<NormRopeArgs> norm_rope;
   Kernel<HcMixArgs> hc_mix;
   Kernel<HcCollapseNormArgs> hc_collapse_norm;
   Kernel<HcExpandArgs> hc_expand;
@@ -33,6 +34,7 @@ struct KernelTable {
   Kernel<LinearArgs> linear;
   Kernel<LinearSetArgs> linear_set;
   Kernel<PackRowsArgs> pack_rows;
+  Kernel<NormRopePackArgs> norm_rope_pack;
   Kernel<UnpackRowsArgs> unpack_rows;
   Kernel<CompressorArgs> compress;
   Kernel<StoreHistoryArgs> store_history;

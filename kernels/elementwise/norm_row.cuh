@@ -1,0 +1,60 @@
+// A row's norm by one warp, and the rotation of neighbouring channels. Contract: docs/numerics.md section 6, RMSNorm and RoPE.
+#pragma once
+
+#include "kernels/device/dots.cuh"
+#include "kernels/device/ldmatrix.cuh"
+#include "kernels/elementwise/elementwise.h"
+
+namespace lockstep::kernels {
+
+// At most 128 kChunks channels, a multiple of four; a thread has four neighbouring lanes of every chunk in registers.
+template <int kChunks>
+struct NormRow {
+  uint2 bits[kChunks];
+  int n;
+
+  __device__ static int First() { return 4 * (threadIdx.x & 31); }  // of the thread's channels in a chunk
+  __device__ bool Has(int chunk) const { return kLanesF * chunk + First() < n; }
+
+  __device__ NormRow(const std::uint16_t* x, int channels) : n(channels) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) bits[c] = Has(c) ? *reinterpret_cast<const uint2*>(x + kLanesF * c + First()) : make_uint2(0u, 0u);
+  }
+
+  __device__ float Scale(float eps) const {
+    float sum[4] = {};
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const float4 v = WidenFour(bits[c]);  // +0 past the end: a square added to +0 or more leaves it
+      sum[0] = contract::Fma(v.x, v.x, sum[0]), sum[1] = contract::Fma(v.y, v.y, sum[1]);
+      sum[2] = contract::Fma(v.z, v.z, sum[2]), sum[3] = contract::Fma(v.w, v.w, sum[3]);
+    }
+    return contract::Rsqrt(contract::Add(contract::Div(FoldQuads(sum), static_cast<float>(n)), eps));
+  }
+};
+
+// bf16 of (x * r) * weight of four channels; weight null: ones.
+__device__ inline uint2 ScaleFour(uint2 bits, float r, const float* weight) {
+  using contract::Mul;
+  const float4 v = WidenFour(bits), w = weight ? *reinterpret_cast<const float4*>(weight) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+  return make_uint2(PackBF16(Mul(Mul(v.x, r), w.x), Mul(Mul(v.y, r), w.y)), PackBF16(Mul(Mul(v.z, r), w.z), Mul(Mul(v.w, r), w.w)));
+}
+
+// One pair of channels with the cosine and sine of its angle.
+__device__ inline float2 Rotate(float re, float im, float cosine, float sine) {
+  using contract::Mul;
+  return make_float2(contract::Sub(Mul(re, cosine), Mul(im, sine)), contract::Add(Mul(re, sine), Mul(im, cosine)));
+}
+
+// Two pairs; `cosine` at the first's, its sine `half` elements behind.
+__device__ inline uint2 RotateFour(uint2 bits, const float* cosine, int half, bool inverse) {
+  const float4 v = WidenFour(bits);
+  const float* sine = cosine + half;
+  const float2 low = Rotate(v.x, v.y, cosine[0], inverse ? -sine[0] : sine[0]), high = Rotate(v.z, v.w, cosine[1], inverse ? -sine[1] : sine[1]);
+  return make_uint2(PackBF16(low.x, low.y), PackBF16(high.x, high.y));
+}
+
+// The row of cosines and sines of row t.
+__device__ inline const float* AnglesOf(const RopeArgs& a, std::int64_t t) { return a.table + a.positions[t] * a.rope_dim; }
+
+}  // namespace lockstep::kernels
