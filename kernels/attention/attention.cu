@@ -25,17 +25,18 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
   AttentionSplit split;
   split.slots = blocks * kAttentionSlots;
   split.padded = (a.head_dim + AttentionSplit::kChannels - 1) / AttentionSplit::kChannels * AttentionSplit::kChannels;
+  split.raw_stride = static_cast<int>((std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()) + 15) / 16 * 16);
   split.compressed_blocks = static_cast<int>(blocks) - MaxWindowBlocks(a.window);
   split.score = reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.heads * split.slots) * sizeof(float)));
   split.key = reinterpret_cast<std::uint16_t*>(stream.Scratch(kKeySlot, static_cast<std::size_t>(a.rows * split.slots * split.padded) * 2));
   const auto rows = static_cast<unsigned>(a.rows);
-  const dim3 score_grid(static_cast<unsigned>(split.slots / AttentionSplit::kSlots), Blocks(a.heads, AttentionSplit::kHeadsOfScoreBlock), rows);
+  const dim3 score_grid(static_cast<unsigned>(split.slots / AttentionSplit::kScoreSlots), Blocks(a.heads, AttentionSplit::kScoreHeads), rows);
   CheckCuda(cudaFuncSetAttribute(AttentionScoreKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(split.score_bytes())), "attention shared memory");
   Launch(AttentionScoreKernel, score_grid, AttentionSplit::kScoreThreads, split.score_bytes(), stream, a, split, scale);
   CheckLaunch("attention scores");
   constexpr int kBytes = sizeof(AttentionValues::Shared);
   CheckCuda(cudaFuncSetAttribute(AttentionValueKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "attention shared memory");
-  const dim3 value_grid(Blocks(a.head_dim, AttentionSplit::kChannels), Blocks(a.heads, AttentionSplit::kHeads), rows);
+  const dim3 value_grid(Blocks(a.head_dim, AttentionSplit::kChannels), Blocks(a.heads, AttentionSplit::kValueHeads), rows);
   Launch(AttentionValueKernel, value_grid, AttentionSplit::kValueThreads, kBytes, stream, a, split);
   CheckLaunch("attention values");
 }

@@ -15,12 +15,19 @@ struct DotRows {
   std::int64_t n;
 };
 
-// A tile of 16 rows and 24 outputs, kLanes of the 128 lanes; a thread has one lane of 16 rows and six outputs. Operands of the next steps of 128
-// channels are on their way to shared memory while these are multiplied. Rows and outputs past the end repeat the last.
-template <int kLanes, int kSteps>
-struct DotTile {
-  static constexpr int kRows = 16, kGroups = 4, kGroupOutputs = 6, kOutputs = kGroups * kGroupOutputs;
-  static constexpr int kThreads = kLanes * kGroups, kStages = 4;
+// How a tile is cut: a thread has one of kLanes lanes, kRows rows and kGroupOutputs outputs; there are kGroups groups of outputs. Operands of kSteps steps of
+// 128 channels come together, kStages - 1 of them ahead.
+template <int kLanesOfTile, int kRowsOfTile, int kOutputsOfGroup, int kGroupsOfTile, int kStepsOfStage, int kStagesOfTile>
+struct DotCut {
+  static constexpr int kLanes = kLanesOfTile, kRows = kRowsOfTile, kGroupOutputs = kOutputsOfGroup, kGroups = kGroupsOfTile;
+  static constexpr int kSteps = kStepsOfStage, kStages = kStagesOfTile, kOutputs = kGroups * kGroupOutputs, kThreads = kLanes * kGroups;
+};
+
+// A tile of rows and outputs. Operands of the next steps of 128 channels are on their way to shared memory while these are multiplied. Rows and outputs past
+// the end repeat the last.
+template <class Cut>
+struct DotTile : Cut {
+  using Cut::kLanes, Cut::kRows, Cut::kGroups, Cut::kGroupOutputs, Cut::kOutputs, Cut::kSteps, Cut::kStages, Cut::kThreads;
   static constexpr int kSelfRows = kRows / kGroups;  // of a group, whose dots with themselves it takes
 
   struct Shared {
@@ -46,49 +53,71 @@ struct DotTile {
   template <bool kSelf>
   __device__ void Run() {
     const int stages = (steps + kSteps - 1) / kSteps;
-    for (int i = 0; i < kStages - 1; ++i) Fetch(i, stages);
+    const Units<float, kOutputs> w(d.w, output0, d.outputs, d.n, lane0);
+    const Units<std::uint16_t, kRows> x(d.x, row0, d.rows, d.n, lane0);
+    for (int i = 0; i < kStages - 1; ++i) Fetch(i, stages, w, x);
+#pragma unroll 1
     for (int i = 0; i < stages; ++i) {
       WaitForCopies<kStages - 2>();
       __syncthreads();
-      Fetch(i + kStages - 1, stages);
+      Fetch(i + kStages - 1, stages, w, x);
       Multiply<kSelf>(i);
     }
   }
 
  private:
+  // The 16-byte units of a stage's rows of one operand that this thread copies, as offsets from the first row.
+  template <class T, int kUnitRows>
+  struct Units {
+    static constexpr int kOfRow = kLanes * static_cast<int>(sizeof(T)) / 16, kOfStep = kUnitRows * kOfRow, kAll = kSteps * kOfStep;
+    static constexpr int kOfThread = (kAll + kThreads - 1) / kThreads;
+    const T* first;
+    int offset[kOfThread];
+
+    __device__ Units(const T* rows, std::int64_t row, std::int64_t count, std::int64_t n, int lane) : first(rows + row * n + lane) {
+#pragma unroll
+      for (int i = 0; i < kOfThread; ++i) {
+        const int u = Unit(i), r = u / kOfRow % kUnitRows;
+        offset[i] = static_cast<int>((min(row + r, count - 1) - row) * n) + u / kOfStep * kLanesF + u % kOfRow * (16 / static_cast<int>(sizeof(T)));
+      }
+    }
+    __device__ static int Unit(int i) { return threadIdx.x + i * kThreads; }
+
+    // Those of the stage that begins at `step`.
+    __device__ void Copy(T* to, int step, int steps) const {
+#pragma unroll
+      for (int i = 0; i < kOfThread; ++i) {
+        const int u = Unit(i);
+        if ((kAll % kThreads == 0 || u < kAll) && (kSteps == 1 || step + u / kOfStep < steps)) CopyAsync<16>(to + u * (16 / static_cast<int>(sizeof(T))), first + offset[i] + step * kLanesF);
+      }
+    }
+  };
+
   __device__ const float* W(int o, int k) const { return d.w + min(output0 + o, d.outputs - 1) * d.n + k; }
   __device__ const std::uint16_t* X(int r, int k) const { return d.x + min(row0 + r, d.rows - 1) * d.n + k; }
 
-  __device__ void Fetch(int i, int stages) {
+  __device__ void Fetch(int i, int stages, const Units<float, kOutputs>& w, const Units<std::uint16_t, kRows>& x) {
     if (i < stages) {
-      if (whole) FetchWhole(i);
-      else FetchAny(i);
+      if (whole) {
+        w.Copy(&s.w[i % kStages][0][0][0], i * kSteps, steps);
+        x.Copy(&s.x[i % kStages][0][0][0], i * kSteps, steps);
+      } else {
+        FetchAny(i);
+      }
     }
     CommitCopies();
   }
 
-  __device__ void FetchWhole(int i) {
-    constexpr int kWUnits = kLanes / 4, kXUnits = kLanes / 8;
-    const int stage = i % kStages;
-#pragma unroll
-    for (int first = 0; first < kSteps * kOutputs * kWUnits; first += kThreads) {
-      const int u = first + threadIdx.x, j = u / (kOutputs * kWUnits), o = u / kWUnits % kOutputs, lane = u % kWUnits * 4;
-      if (u < kSteps * kOutputs * kWUnits && i * kSteps + j < steps) CopyAsync<16>(&s.w[stage][j][o][lane], W(o, (i * kSteps + j) * kLanesF + lane0 + lane));
-    }
-#pragma unroll
-    for (int first = 0; first < kSteps * kRows * kXUnits; first += kThreads) {
-      const int u = first + threadIdx.x, j = u / (kRows * kXUnits), r = u / kXUnits % kRows, lane = u % kXUnits * 8;
-      if (u < kSteps * kRows * kXUnits && i * kSteps + j < steps) CopyAsync<16>(&s.x[stage][j][r][lane], X(r, (i * kSteps + j) * kLanesF + lane0 + lane));
-    }
-  }
-
   __device__ void FetchAny(int i) {
     const int stage = i % kStages;
+#pragma unroll 1
     for (int j = 0; j < kSteps; ++j) {
       const int k0 = (i * kSteps + j) * kLanesF + lane0;
+#pragma unroll 1
       for (int u = threadIdx.x; u < kOutputs * kLanes; u += kThreads) {
         if (k0 + u % kLanes < d.n) s.w[stage][j][u / kLanes][u % kLanes] = *W(u / kLanes, k0 + u % kLanes);
       }
+#pragma unroll 1
       for (int u = threadIdx.x; u < kRows * kLanes; u += kThreads) {
         if (k0 + u % kLanes < d.n) s.x[stage][j][u / kLanes][u % kLanes] = *X(u / kLanes, k0 + u % kLanes);
       }
@@ -119,6 +148,26 @@ struct DotTile {
     }
   }
 };
+
+// fold of 128 lanes that lie in shared memory, 16-byte aligned, by one thread.
+__device__ inline float FoldRow(const float* lanes) {
+  using contract::Add;
+  float x[32];
+#pragma unroll
+  for (int i = 0; i < 32; i += 4) {
+    const auto at = [lanes, i](int lane) { return *reinterpret_cast<const float4*>(lanes + i + lane); };
+    const float4 a = at(0), b = at(32), c = at(64), d = at(96);
+    x[i] = Add(Add(a.x, c.x), Add(b.x, d.x)), x[i + 1] = Add(Add(a.y, c.y), Add(b.y, d.y));
+    x[i + 2] = Add(Add(a.z, c.z), Add(b.z, d.z)), x[i + 3] = Add(Add(a.w, c.w), Add(b.w, d.w));
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) x[i] = Add(x[i], x[i + 16]);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = Add(x[i], x[i + 8]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = Add(x[i], x[i + 4]);
+  return Add(Add(x[0], x[2]), Add(x[1], x[3]));
+}
 
 // fold of 128 lanes that lie in memory, by a warp.
 __device__ inline float FoldLanes(const float* lanes) {

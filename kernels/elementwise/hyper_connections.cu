@@ -30,7 +30,7 @@ struct ProjectionLanes {
 };
 
 constexpr int kQuarterLanes = 32, kQuarters = kLanesF / kQuarterLanes;
-using Tile = DotTile<kQuarterLanes, 4>;
+using Tile = DotTile<DotCut<kQuarterLanes, /*rows=*/16, /*outputs of a group=*/6, /*groups=*/4, /*steps=*/4, /*stages=*/4>>;
 
 // Block: 32 lanes (x) of 16 rows (y) and 24 outputs (z).
 __global__ void __launch_bounds__(Tile::kThreads, 3) ProjectTileKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {

@@ -16,7 +16,7 @@ __device__ std::byte* RowAt(std::byte* const* pages, int page_shift, std::int64_
 
 __global__ void __launch_bounds__(kThreads) PackKernel(const __grid_constant__ PackRowsArgs a, std::int64_t row_bytes, float hadamard_scale) {
   BeginKernel();
-  __shared__ float x[kMaxPackedWidth];
+  __shared__ __align__(16) float x[kMaxPackedWidth];
   const std::int64_t i = blockIdx.x;
   const PackTargets targets(a, i, row_bytes);
   if (targets.none()) return;
@@ -31,7 +31,7 @@ constexpr int kChunks = 4;
 // A block a row: every warp takes its norm and a chunk of it, then all pack.
 __global__ void __launch_bounds__(kThreads) NormRopePackKernel(const __grid_constant__ NormRopePackArgs a, std::int64_t row_bytes, float hadamard_scale) {
   BeginKernel();
-  __shared__ float x[kMaxPackedWidth];
+  __shared__ __align__(16) float x[kMaxPackedWidth];
   using Row = NormRow<kChunks>;
   const std::int64_t i = blockIdx.x;
   const PackTargets targets(a.pack, i, row_bytes);

@@ -1,4 +1,5 @@
 // Expert choice: few rows in one launch, of many the scores by tiles of lanes, then a warp a row chooses. Contract: docs/numerics.md section 6, Router.
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -21,40 +22,41 @@ struct Scores {
   __device__ void Store(std::int64_t t, int e, float dot) const { data[t * experts + e] = contract::SqrtSoftplus(dot); }
 };
 
-using Tile = DotTile<kLanesF, 1>;
+using Tile = DotTile<DotCut<kLanesF, /*rows=*/24, /*outputs of a group=*/8, /*groups=*/2, /*steps=*/1, /*stages=*/4>>;
+constexpr int kDotStride = kLanesF + 4;  // rows of lanes that threads fold side by side lie in other banks
+constexpr int kTileBytes = std::max<int>(sizeof(Tile::Shared), Tile::kRows * Tile::kOutputs * kDotStride * sizeof(float));
 
-// Block: 24 experts (x) of 16 rows (y).
+// Block: 16 experts (x) of 24 rows (y).
 __global__ void __launch_bounds__(Tile::kThreads, 1) ScoreTileKernel(const __grid_constant__ DotRows d, Scores to) {
   BeginKernel();
   extern __shared__ __align__(16) std::byte memory[];
   Tile tile(d, *reinterpret_cast<Tile::Shared*>(memory), blockIdx.y * std::int64_t{Tile::kRows}, static_cast<int>(blockIdx.x) * Tile::kOutputs, 0);
   tile.Run<false>();
-  auto* lanes = reinterpret_cast<float*>(memory) + Tile::Group() * Tile::kRows * kLanesF;  // [rows][128] of the group
-  const int e0 = tile.output0 + Tile::Group() * Tile::kGroupOutputs, lane = Tile::Lane();
+  __syncthreads();
+  auto* lanes = reinterpret_cast<float*>(memory);  // [outputs][rows][128]
 #pragma unroll
   for (int o = 0; o < Tile::kGroupOutputs; ++o) {
-    __syncthreads();
 #pragma unroll
-    for (int r = 0; r < Tile::kRows; ++r) lanes[r * kLanesF + lane] = tile.sum[o][r];
-    __syncthreads();
-#pragma unroll
-    for (int r = lane / 32; r < Tile::kRows; r += kLanesF / 32) {
-      const float dot = FoldLanes(lanes + r * kLanesF);
-      if (lane % 32 == 0 && tile.row0 + r < d.rows && e0 + o < d.outputs) to.Store(tile.row0 + r, e0 + o, dot);
-    }
+    for (int r = 0; r < Tile::kRows; ++r) lanes[((Tile::Group() * Tile::kGroupOutputs + o) * Tile::kRows + r) * kDotStride + Tile::Lane()] = tile.sum[o][r];
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < Tile::kRows * Tile::kOutputs; i += Tile::kThreads) {
+    const std::int64_t row = tile.row0 + i / Tile::kOutputs;
+    const int o = i % Tile::kOutputs, e = tile.output0 + o;
+    if (row < d.rows && e < d.outputs) to.Store(row, e, FoldRow(lanes + (o * Tile::kRows + i / Tile::kOutputs) * kDotStride));
   }
 }
 
 void ScoreTiles(CudaStream& stream, const DotRows& d, const Scores& to) {
-  constexpr int kBytes = sizeof(Tile::Shared);
-  CheckCuda(cudaFuncSetAttribute(ScoreTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "router shared memory");
+  CheckCuda(cudaFuncSetAttribute(ScoreTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileBytes), "router shared memory");
   constexpr std::int64_t kMaxRows = 32768 * std::int64_t{Tile::kRows};  // of a grid
   for (std::int64_t begin = 0; begin < d.rows; begin += kMaxRows) {
     DotRows part = d;
     part.x += begin * d.n;
     part.rows = d.rows - begin < kMaxRows ? d.rows - begin : kMaxRows;
     const dim3 grid(Blocks(d.outputs, Tile::kOutputs), Blocks(part.rows, Tile::kRows));
-    Launch(ScoreTileKernel, grid, Tile::kThreads, kBytes, stream, part, Scores{to.data + begin * to.experts, to.experts});
+    Launch(ScoreTileKernel, grid, Tile::kThreads, kTileBytes, stream, part, Scores{to.data + begin * to.experts, to.experts});
   }
 }
 
