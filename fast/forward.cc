@@ -130,6 +130,7 @@ void Forward::Begin(std::span<Segment> segments) {
   shape_.position_bound = position_bound_;
   graphs_.Begin(fixed ? &shape_ : nullptr, r_.experts.generation());
   device_index_ = r_.device_of.front();
+  leaving_ = nullptr;
 }
 
 // Rows whose logits are wanted; shape_.logit_rows has them as ranges.
@@ -194,6 +195,7 @@ void Forward::MoveToDeviceOf(int layer, const Ranges& moved) {
   layer_ = layer;
   const int to = r_.device_of[static_cast<std::size_t>(layer)];
   if (to == device_index_) return;
+  Enqueue([&] { FinishLeaving(); });
   graphs_.Flush();
   const std::int64_t streams = config_.hc_mult, width = streams * config_.hidden_size;
   kernels::Device& target = r_.backend.device(to);
@@ -256,6 +258,7 @@ void Forward::RunLayer(int layer, std::span<Segment> segments, bool compress) {
 }
 
 void Forward::EngramReadOut(int layer, const Ranges& ranges) {
+  FinishLeaving();
   const DeviceEngram& w = *weights(layer).engram;
   const std::int64_t in = std::int64_t{config_.engram.columns()} * config_.engram.head_dim;
   const std::int64_t out = std::int64_t{config_.hc_mult + 1} * config_.hidden_size, width = std::int64_t{config_.hc_mult} * config_.hidden_size;
@@ -267,42 +270,59 @@ void Forward::EngramReadOut(int layer, const Ranges& ranges) {
   TraceRows(step::kEngram, layer, ws().stream_TSE.data(), width, ranges);
 }
 
-// Mix, collapse (V4.1: with the coefficients of the site before) and norm: streams to x.
-void Forward::EnterSite(const DeviceHc& site, const float* norm, const Ranges& ranges) {
-  const std::int64_t streams = config_.hc_mult, width = streams * config_.hidden_size;
-  for (const RowRange& range : ranges) {
-    const std::uint16_t* stream_rows = ws().stream_TSE.data() + range.begin * width;
-    kernels::HcMixArgs mix;
-    mix.stream_TSE = stream_rows;
-    mix.rows = range.rows();
-    mix.streams = config_.hc_mult;
-    mix.hidden = config_.hidden_size;
-    mix.fn = site.fn.data();
-    mix.base = site.base.data();
-    mix.scale = site.scale.data();
-    mix.rms_eps = static_cast<float>(config_.rms_norm_eps);
-    mix.hc_eps = static_cast<float>(config_.hc_eps);
-    mix.sinkhorn_iters = config_.hc_sinkhorn_iters;
-    mix.pre_TS = ws().next_pre_TS.data() + range.begin * streams;
-    mix.post_TS = ws().post_TS.data() + range.begin * streams;
-    mix.mix_TSS = ws().mix_TSS.data() + range.begin * streams * streams;
-    kernels().hc_mix(stream(), mix);
-    const float* pre = (config_.is_v41() ? ws().pre_TS : ws().next_pre_TS).data() + range.begin * streams;
-    kernels().hc_collapse_norm(stream(), {stream_rows, pre, range.rows(), config_.hc_mult, config_.hidden_size, norm,
-                                          static_cast<float>(config_.rms_norm_eps), ws().x_TE.data() + range.begin * config_.hidden_size});
-  }
+kernels::HcExpandArgs Forward::LeaveArgs(RowRange range) {
+  const std::int64_t streams = config_.hc_mult, hidden = config_.hidden_size;
+  return {ws().f_TE.data() + range.begin * hidden, ws().post_TS.data() + range.begin * streams, ws().mix_TSS.data() + range.begin * streams * streams,
+          range.rows(), config_.hc_mult, hidden, ws().stream_TSE.data() + range.begin * streams * hidden};
 }
 
-// f into the streams; the site's pre becomes the one that the next site collapses with. Two sites a layer: the arrays are back in their
-// places at its end.
-void Forward::LeaveSite(const Ranges& ranges) {
-  const std::int64_t streams = config_.hc_mult, width = streams * config_.hidden_size;
+kernels::HcMixArgs Forward::MixArgs(const DeviceHc& site, RowRange range) {
+  const std::int64_t streams = config_.hc_mult;
+  kernels::HcMixArgs mix;
+  mix.stream_TSE = ws().stream_TSE.data() + range.begin * streams * config_.hidden_size;
+  mix.rows = range.rows();
+  mix.streams = config_.hc_mult;
+  mix.hidden = config_.hidden_size;
+  mix.fn = site.fn.data();
+  mix.base = site.base.data();
+  mix.scale = site.scale.data();
+  mix.rms_eps = static_cast<float>(config_.rms_norm_eps);
+  mix.hc_eps = static_cast<float>(config_.hc_eps);
+  mix.sinkhorn_iters = config_.hc_sinkhorn_iters;
+  mix.pre_TS = ws().next_pre_TS.data() + range.begin * streams;
+  mix.post_TS = ws().post_TS.data() + range.begin * streams;
+  mix.mix_TSS = ws().mix_TSS.data() + range.begin * streams * streams;
+  return mix;
+}
+
+// What the site before has left, mix, collapse (V4.1: with the coefficients of the site before) and norm: streams to x.
+void Forward::EnterSite(const DeviceHc& site, const float* norm, const Ranges& ranges) {
+  const bool leaves = leaving_ && *leaving_ == ranges;
+  if (!leaves) FinishLeaving();
   for (const RowRange& range : ranges) {
-    kernels().hc_expand(stream(), {ws().f_TE.data() + range.begin * config_.hidden_size, ws().post_TS.data() + range.begin * streams,
-                                   ws().mix_TSS.data() + range.begin * streams * streams, range.rows(), config_.hc_mult, config_.hidden_size,
-                                   ws().stream_TSE.data() + range.begin * width});
+    kernels::HcSiteArgs args;
+    if (leaves) args.leave = LeaveArgs(range);
+    args.mix = MixArgs(site, range);
+    const float* pre = config_.is_v41() ? ws().pre_TS.data() + range.begin * config_.hc_mult : args.mix.pre_TS;
+    args.collapse = {args.mix.stream_TSE, pre, range.rows(), config_.hc_mult, config_.hidden_size, norm, args.mix.rms_eps,
+                     ws().x_TE.data() + range.begin * config_.hidden_size};
+    kernels().hc_site(stream(), args);
   }
+  leaving_ = nullptr;
+}
+
+// f into the streams, by the next site where nobody looks before; the site's pre becomes the one that the next site collapses with. Two sites a layer:
+// the arrays are back in their places at its end.
+void Forward::LeaveSite(const Ranges& ranges) {
+  leaving_ = &ranges;
+  if (r_.options.trace) FinishLeaving();
   std::swap(ws().pre_TS, ws().next_pre_TS);
+}
+
+void Forward::FinishLeaving() {
+  if (!leaving_) return;
+  for (const RowRange& range : *leaving_) kernels().hc_expand(stream(), LeaveArgs(range));
+  leaving_ = nullptr;
 }
 
 // --- tail stash ------------------------------------------------------------------------------------------------------
@@ -342,6 +362,7 @@ void Forward::Head(std::span<Segment> segments) {
   for (std::size_t begin = 0; begin < wanted || begin == 0; begin += room) {
     const std::size_t end = std::min(begin + room, wanted);
     Enqueue([&] {
+      FinishLeaving();
       for (std::size_t i = begin, run = begin; i < end; i = run) {
         while (run < end && logit_row_list_[run].row() - logit_row_list_[i].row() == static_cast<std::int64_t>(run - i)) ++run;
         HeadRows({logit_row_list_[i].row(), logit_row_list_[run - 1].row() + 1}, ws().logits.data() + static_cast<std::int64_t>(i - begin) * config_.vocab_size);
@@ -380,18 +401,8 @@ void Forward::HeadRows(RowRange range, float* logits) {
   const std::int64_t streams = config_.hc_mult, width = streams * config_.hidden_size, hidden = config_.hidden_size;
   const float* pre = ws().pre_TS.data() + range.begin * streams;
   if (r_.model.hc_head) {
-    kernels::HcMixArgs mix;
-    mix.stream_TSE = ws().stream_TSE.data() + range.begin * width;
-    mix.rows = range.rows();
-    mix.streams = config_.hc_mult;
-    mix.hidden = hidden;
-    mix.fn = r_.model.hc_head->fn.data();
-    mix.base = r_.model.hc_head->base.data();
-    mix.scale = r_.model.hc_head->scale.data();
-    mix.rms_eps = static_cast<float>(config_.rms_norm_eps);
-    mix.hc_eps = static_cast<float>(config_.hc_eps);
+    kernels::HcMixArgs mix = MixArgs(*r_.model.hc_head, range);
     mix.read_out = true;
-    mix.pre_TS = ws().next_pre_TS.data() + range.begin * streams;
     kernels().hc_mix(stream(), mix);
     pre = mix.pre_TS;
   }
@@ -455,14 +466,17 @@ void Forward::RunLinears() {
 }
 
 void Forward::Norm(const std::uint16_t* x, std::int64_t row_count, std::int64_t n, const float* weight, std::uint16_t* y) {
-  if (row_count == 0) return;
-  kernels().rms_norm(stream(), {x, n, row_count, n, weight, static_cast<float>(config_.rms_norm_eps), y, n});
+  if (row_count > 0) kernels().rms_norm(stream(), NormArgs(x, row_count, n, weight, y));
 }
 
-void Forward::Rope(int layer, std::uint16_t* x, std::int64_t row_count, int heads, int width, const std::int64_t* positions, bool inverse) {
-  if (row_count == 0) return;
-  const float* table = rope_[static_cast<std::size_t>(device_index_)]->For(config_.ratio(layer));
-  kernels().rope(stream(), {x, row_count, heads, width, config_.rope_head_dim, table, positions, inverse});
+kernels::RmsNormArgs Forward::NormArgs(const std::uint16_t* x, std::int64_t row_count, std::int64_t n, const float* weight, std::uint16_t* y) const {
+  return {x, n, row_count, n, weight, static_cast<float>(config_.rms_norm_eps), y, n};
 }
+
+kernels::RopeArgs Forward::TurnArgs(int layer, std::uint16_t* x, std::int64_t row_count, int heads, int width, const std::int64_t* positions) const {
+  return {x, row_count, heads, width, config_.rope_head_dim, RopeTable(layer), positions, /*inverse=*/false};
+}
+
+const float* Forward::RopeTable(int layer) const { return rope_[static_cast<std::size_t>(device_index_)]->For(config_.ratio(layer)); }
 
 }  // namespace lockstep::fast

@@ -72,6 +72,10 @@ class Forward {
   void EngramReadOut(int layer, const Ranges& rows);
   void EnterSite(const DeviceHc& site, const float* norm, const Ranges& rows);
   void LeaveSite(const Ranges& rows);
+  // What a site has left to the next one to do, for whoever else reads the streams.
+  void FinishLeaving();
+  kernels::HcExpandArgs LeaveArgs(RowRange range);
+  kernels::HcMixArgs MixArgs(const DeviceHc& site, RowRange range);
 
   // Attention.
   // A compressor at work: what the step's rows are projected to, and where the latents of the entries that they complete go.
@@ -91,9 +95,9 @@ class Forward {
   void AppendWindow(int layer);
   void AppendCompressed(int layer, std::span<Segment> segments);
   void PoolGroups(int layer, const Pooling& pooling, const DoubleRing* history);
-  void AppendIndexKeys(int layer);  // those in ws().index_key
-  // Rotates, quantizes and stores the entries that the step completes: rows x of `width` channels.
-  void PackEntries(int layer, std::uint16_t* x, int width, const kernels::RowFormat& format, std::byte* const* to);
+  void AppendIndexKeys(int layer, const float* norm);  // those in ws().index_key
+  // Norms (null: does not), rotates, quantizes and stores the entries that the step completes: rows x of `width` channels.
+  void PackEntries(int layer, std::uint16_t* x, int width, const float* norm, const kernels::RowFormat& format, std::byte* const* to);
   void AttendTile(int layer, RowRange tile);
   void MakeQueries(int layer, RowRange tile);
   void ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows);
@@ -101,9 +105,10 @@ class Forward {
 
   // Experts.
   void FeedForward(int layer, const Ranges& rows);
-  void Route(int layer, const Ranges& rows);
+  void Route(int layer, const Ranges& rows, bool shared);
+  kernels::RouterArgs ChoiceArgs(int layer, RowRange range);
   const kernels::ExpertTable* DeviceJobs(int layer, const Ranges& rows);
-  void GroupPairs(int layer, const Ranges& rows, bool shared);
+  kernels::PairGroupsArgs PairArgs(int layer, const Ranges& rows, bool shared);
   void RunExpertsOfDevice(int layer, const kernels::ExpertTable& table, const Ranges& rows);
   void RunPlannedExperts(int layer, const Ranges& rows);
   void RunSharedExpert(int layer, const Ranges& rows);
@@ -131,7 +136,9 @@ class Forward {
   kernels::LinearArgs LinearArgsOf(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
                                    std::int64_t y_stride, float* y_fp32);
   void Norm(const std::uint16_t* x, std::int64_t rows, std::int64_t n, const float* weight, std::uint16_t* y);
-  void Rope(int layer, std::uint16_t* x, std::int64_t rows, int heads, int width, const std::int64_t* positions, bool inverse);
+  kernels::RmsNormArgs NormArgs(const std::uint16_t* x, std::int64_t rows, std::int64_t n, const float* weight, std::uint16_t* y) const;
+  kernels::RopeArgs TurnArgs(int layer, std::uint16_t* x, std::int64_t rows, int heads, int width, const std::int64_t* positions) const;
+  const float* RopeTable(int layer) const;
   template <typename Work>
   void Enqueue(const Work& work) {
     graphs_.Enqueue(device(), work);
@@ -188,6 +195,7 @@ class Forward {
   int device_index_ = 0;
   int layer_ = 0;
   std::int64_t position_bound_ = 0;  // no row sees more positions
+  const Ranges* leaving_ = nullptr;  // rows whose site's output is not in their streams yet: the next site takes it along
 
   std::int64_t rows() const { return static_cast<std::int64_t>(record_.positions().size()); }
   kernels::Device& device() { return r_.backend.device(device_index_); }

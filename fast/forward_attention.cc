@@ -66,22 +66,22 @@ void Forward::AppendWindow(int layer) {
   const std::int64_t dim = config_.head_dim;
   for (const RowRange& range : record.kv_rows) {
     std::uint16_t* kv = ws().kv_TD.data() + range.begin * dim;
-    Norm(kv, range.rows(), dim, w.kv_norm.data(), kv);
-    Rope(layer, kv, range.rows(), 1, config_.head_dim, here().positions.device + range.begin, false);
+    kernels::NormRopePackArgs row;
+    row.norm = NormArgs(kv, range.rows(), dim, w.kv_norm.data(), kv);
+    row.rope = TurnArgs(layer, kv, range.rows(), 1, config_.head_dim, here().positions.device + range.begin);
     // To the step's rows, and already into the ring: its slots do not hold what this step reads.
-    kernels::PackRowsArgs pack;
-    pack.format = r_.kv.formats().window;
-    pack.x = kv;
-    pack.x_stride = dim;
-    pack.rows = range.rows();
-    pack.flat = ws().window_rows.data() + range.begin * pack.format.row_bytes();
-    pack.to_T = record.window_to.device + range.begin;
-    kernels().pack_rows(stream(), pack);
-    TraceWindow(layer, range, pack.flat);
+    row.pack.format = r_.kv.formats().window;
+    row.pack.x = kv;
+    row.pack.x_stride = dim;
+    row.pack.rows = range.rows();
+    row.pack.flat = ws().window_rows.data() + range.begin * row.pack.format.row_bytes();
+    row.pack.to_T = record.window_to.device + range.begin;
+    kernels().norm_rope_pack(stream(), row);
+    TraceWindow(layer, range, row.pack.flat);
   }
 }
 
-// Latents of the step's entries, normalized, from projections that are done.
+// Latents of the step's entries, before their norm, from projections that are done.
 void Forward::PoolGroups(int layer, const Pooling& pooling, const DoubleRing* history) {
   const std::int64_t entries = record_.layer(layer).entries;
   const DeviceCompressor& compressor = pooling.compressor;
@@ -101,7 +101,6 @@ void Forward::PoolGroups(int layer, const Pooling& pooling, const DoubleRing* hi
     kernels().store_history(stream(), {compress.kv, compress.gate, rows(), here().positions.device, pooling.history_to.device, compress.ratio,
                                        compressor.wkv.spec.out_features, compress.ape});
   }
-  Norm(pooling.latent, entries, pooling.width, compressor.norm.data(), pooling.latent);
 }
 
 void Forward::AppendCompressed(int layer, std::span<Segment> segments) {
@@ -110,36 +109,39 @@ void Forward::AppendCompressed(int layer, std::span<Segment> segments) {
   const LayerKv& kv = segments.front().state->layer(layer);  // all sequences' are alike
   if (w.index_compressor) {
     PoolGroups(layer, IndexKeyPooling(layer), kv.index_history.get());
-    AppendIndexKeys(layer);
+    AppendIndexKeys(layer, w.index_compressor->norm.data());
   }
   PoolGroups(layer, EntryPooling(layer), kv.history.get());
   if (record.entries == 0) return;
-  if (w.index_wk) {
+  const float* norm = w.compressor->norm.data();
+  if (w.index_wk) {  // reads the normed latents
+    Norm(ws().latent.data(), record.entries, config_.head_dim, norm, ws().latent.data());
+    norm = nullptr;
     Linear(*w.index_wk, ws().latent.data(), config_.head_dim, record.entries, ws().index_key.data(), config_.index_head_dim);
-    Norm(ws().index_key.data(), record.entries, config_.index_head_dim, w.index_k_norm.data(), ws().index_key.data());
-    AppendIndexKeys(layer);
+    AppendIndexKeys(layer, w.index_k_norm.data());
   }
   if (record.index_key_to.size > 0) TraceEntries(step::kIndexKey, layer, segments, r_.kv.formats().index_key);
   const kernels::RowFormat& format = r_.kv.formats().compressed;
-  PackEntries(layer, ws().latent.data(), config_.head_dim, format, record.compressed_to.device);
+  PackEntries(layer, ws().latent.data(), config_.head_dim, norm, format, record.compressed_to.device);
   TraceEntries(step::kCompressed, layer, segments, format);
 }
 
-void Forward::AppendIndexKeys(int layer) {
-  PackEntries(layer, ws().index_key.data(), config_.index_head_dim, r_.kv.formats().index_key, record_.layer(layer).index_key_to.device);
+void Forward::AppendIndexKeys(int layer, const float* norm) {
+  PackEntries(layer, ws().index_key.data(), config_.index_head_dim, norm, r_.kv.formats().index_key, record_.layer(layer).index_key_to.device);
 }
 
-void Forward::PackEntries(int layer, std::uint16_t* x, int width, const kernels::RowFormat& format, std::byte* const* to) {
+void Forward::PackEntries(int layer, std::uint16_t* x, int width, const float* norm, const kernels::RowFormat& format, std::byte* const* to) {
   const LayerRecord& record = record_.layer(layer);
   if (record.entries == 0) return;
-  Rope(layer, x, record.entries, 1, width, record.entry_position.device, false);
-  kernels::PackRowsArgs pack;
-  pack.format = format;
-  pack.x = x;
-  pack.x_stride = width;
-  pack.rows = record.entries;
-  pack.to_T = to;
-  kernels().pack_rows(stream(), pack);
+  kernels::NormRopePackArgs row;
+  if (norm) row.norm = NormArgs(x, record.entries, width, norm, x);
+  row.rope = TurnArgs(layer, x, record.entries, 1, width, record.entry_position.device);
+  row.pack.format = format;
+  row.pack.x = x;
+  row.pack.x_stride = width;
+  row.pack.rows = record.entries;
+  row.pack.to_T = to;
+  kernels().norm_rope_pack(stream(), row);
 }
 
 // Queries, index queries among them, from query latents that are done.
@@ -154,8 +156,10 @@ void Forward::MakeQueries(int layer, RowRange tile) {
     AddLinear(*w.index_wq_b, latent, rank, tile_rows, ws().index_query.data(), index_width);
   }
   RunLinears();
-  if (!config_.is_v41()) Norm(ws().query.data(), tile_rows * config_.num_heads, config_.head_dim, nullptr, ws().query.data());
-  Rope(layer, ws().query.data(), tile_rows, config_.num_heads, config_.head_dim, here().positions.device + tile.begin, false);
+  std::uint16_t* query = ws().query.data();
+  const kernels::RopeArgs turn = TurnArgs(layer, query, tile_rows, config_.num_heads, config_.head_dim, here().positions.device + tile.begin);
+  if (config_.is_v41()) kernels().rope(stream(), turn);
+  else kernels().norm_rope(stream(), {NormArgs(query, tile_rows * config_.num_heads, config_.head_dim, nullptr, query), turn});
   TraceRange(step::kQuery, layer, ws().query.data(), head_width, tile);
 }
 
@@ -183,9 +187,10 @@ void Forward::AttendTile(int layer, RowRange tile) {
     attention.top_k = config_.index_topk;
   }
   attention.sink_H = w.sink.data();
+  attention.rope_table = RopeTable(layer);
+  attention.rope_dim = config_.rope_head_dim;
   attention.out_THD = ws().heads.data();
   kernels().attention(stream(), attention);
-  Rope(layer, ws().heads.data(), tile_rows, config_.num_heads, config_.head_dim, here().positions.device + tile.begin, true);
   TraceRange(step::kAttnHeads, layer, ws().heads.data(), head_width, tile);
 
   const std::int64_t groups_width = std::int64_t{config_.o_lora_rank} * config_.o_groups;
@@ -219,7 +224,7 @@ void Forward::ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows) {
 void Forward::SelectEntries(int layer, RowRange tile) {
   const LayerRecord& record = record_.layer(layer);
   const std::int64_t tile_rows = tile.rows();
-  Rope(layer, ws().index_query.data(), tile_rows, config_.index_n_heads, config_.index_head_dim, here().positions.device + tile.begin, false);
+  kernels().rope(stream(), TurnArgs(layer, ws().index_query.data(), tile_rows, config_.index_n_heads, config_.index_head_dim, here().positions.device + tile.begin));
   kernels::IndexSelectArgs args;
   args.row_T = record.index.device + tile.begin;
   args.rows = tile_rows;

@@ -16,8 +16,7 @@ void Forward::FeedForward(int layer, const Ranges& ranges) {
   if (ranges.empty()) return;
   const kernels::ExpertTable* table = DeviceJobs(layer, ranges);
   Enqueue([&] {
-    Route(layer, ranges);
-    GroupPairs(layer, ranges, /*shared=*/table != nullptr);
+    Route(layer, ranges, /*shared=*/table != nullptr);
     if (table) RunExpertsOfDevice(layer, *table, ranges);
   });
   if (table) {
@@ -43,40 +42,50 @@ const kernels::ExpertTable* Forward::DeviceJobs(int layer, const Ranges& ranges)
   return ranges.size() == 1 && ranges.front().rows() <= kernels().device_job_rows ? r_.experts.table(layer) : nullptr;
 }
 
-void Forward::Route(int layer, const Ranges& ranges) {
-  const DeviceLayer& w = weights(layer);
-  const int top_k = config_.num_experts_per_tok;
-  for (const RowRange& range : ranges) {
-    kernels::RouterArgs router;
-    router.x_TE = ws().x_TE.data() + range.begin * config_.hidden_size;
-    router.rows = range.rows();
-    router.hidden = config_.hidden_size;
-    router.gate_XE = w.gate.data();
-    router.experts = config_.n_routed_experts;
-    router.bias_X = w.gate_bias.data();
-    router.tid2eid = w.tid2eid.data();
-    router.ids = here().ids.device + range.begin;
-    router.top_k = top_k;
-    router.normalize = config_.norm_topk_prob && (!config_.is_v41() || top_k > 1);
-    router.epsilon = config_.is_v41() ? 1e-20f : 0.0f;
-    router.scaling = static_cast<float>(config_.routed_scaling_factor);
-    router.experts_TK = ws().experts_TK.data() + range.begin * top_k;
-    router.weights_TK = ws().weights_TK.data() + range.begin * top_k;
-    kernels().router(stream(), router);
+// The choice of experts, and the pairs of all rows together, so that an expert is touched once a step.
+void Forward::Route(int layer, const Ranges& ranges, bool shared) {
+  const kernels::PairGroupsArgs pairs = PairArgs(layer, ranges, shared);
+  if (ranges.size() == 1) {
+    kernels().route(stream(), {ChoiceArgs(layer, ranges.front()), pairs});
+    TraceRouting(layer, ranges);
+    return;
   }
+  for (const RowRange& range : ranges) kernels().router(stream(), ChoiceArgs(layer, range));
   TraceRouting(layer, ranges);
-}
-
-// Pairs of all rows together, so that an expert is touched once a step.
-void Forward::GroupPairs(int layer, const Ranges& ranges, bool shared) {
   const std::int64_t top_k = config_.num_experts_per_tok;
-  const RowRange hull = Hull(ranges);
   for (std::size_t i = 1; i < ranges.size(); ++i) {  // what lies between is not of this layer
     const std::int64_t begin = ranges[i - 1].end * top_k, end = ranges[i].begin * top_k;
     const std::vector<std::int32_t> none(static_cast<std::size_t>(end - begin), -2);
     device().CopyIn(stream(), reinterpret_cast<std::byte*>(ws().experts_TK.data() + begin), reinterpret_cast<const std::byte*>(none.data()),
                     none.size() * sizeof(std::int32_t));
   }
+  kernels().pair_groups(stream(), pairs);
+}
+
+kernels::RouterArgs Forward::ChoiceArgs(int layer, RowRange range) {
+  const DeviceLayer& w = weights(layer);
+  const int top_k = config_.num_experts_per_tok;
+  kernels::RouterArgs router;
+  router.x_TE = ws().x_TE.data() + range.begin * config_.hidden_size;
+  router.rows = range.rows();
+  router.hidden = config_.hidden_size;
+  router.gate_XE = w.gate.data();
+  router.experts = config_.n_routed_experts;
+  router.bias_X = w.gate_bias.data();
+  router.tid2eid = w.tid2eid.data();
+  router.ids = here().ids.device + range.begin;
+  router.top_k = top_k;
+  router.normalize = config_.norm_topk_prob && (!config_.is_v41() || top_k > 1);
+  router.epsilon = config_.is_v41() ? 1e-20f : 0.0f;
+  router.scaling = static_cast<float>(config_.routed_scaling_factor);
+  router.experts_TK = ws().experts_TK.data() + range.begin * top_k;
+  router.weights_TK = ws().weights_TK.data() + range.begin * top_k;
+  return router;
+}
+
+kernels::PairGroupsArgs Forward::PairArgs(int layer, const Ranges& ranges, bool shared) {
+  const std::int64_t top_k = config_.num_experts_per_tok;
+  const RowRange hull = Hull(ranges);
   const PairArrays pairs = DevicePairs(ranges);
   kernels::PairGroupsArgs group;
   group.experts_TK = ws().experts_TK.data() + hull.begin * top_k;
@@ -90,7 +99,7 @@ void Forward::GroupPairs(int layer, const Ranges& ranges, bool shared) {
   group.weight = pairs.weight;
   group.pair_of_TK = ws().pair_of_TK.data() + hull.begin * top_k;
   group.nan_flag = here().router_nan.device + layer;
-  kernels().pair_groups(stream(), group);
+  return group;
 }
 
 PairArrays Forward::DevicePairs(const Ranges& ranges) {
