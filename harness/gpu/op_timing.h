@@ -35,7 +35,11 @@ class Mirror {
 
   std::vector<T>& host() { return host_; }
   T* device() const { return device_; }
-  void Upload() { CheckCuda(cudaMemcpy(device_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice), "copy"); }
+  // Waits: a copy from pageable memory may return while it is under way, and the timed stream does not wait for it.
+  void Upload() {
+    CheckCuda(cudaMemcpy(device_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice), "copy");
+    CheckCuda(cudaDeviceSynchronize(), "copy");
+  }
   std::vector<T> Download() const {
     std::vector<T> values(host_.size());
     CheckCuda(cudaMemcpy(values.data(), device_, values.size() * sizeof(T), cudaMemcpyDeviceToHost), "copy");

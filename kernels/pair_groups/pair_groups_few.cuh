@@ -10,15 +10,29 @@ inline constexpr int kFewPairs = 64;
 
 inline bool HasFewPairs(const PairGroupsArgs& a) { return a.rows * a.top_k <= kFewPairs; }
 
+// Calls body(expert, number) for every pair, eight loads at a time: one after the other they would be most of the kernel.
+template <class Body>
+__device__ inline void ForPairs(const std::int32_t* expert, int pairs, const Body& body) {
+#pragma unroll 1
+  for (int first = 0; first < pairs; first += 8) {
+    int loaded[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) loaded[i] = first + i < pairs ? expert[first + i] : -2;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) body(loaded[i], first + i);
+  }
+}
+
 // Where pair i goes, and whether it is the first of its expert.
 __device__ inline void PlaceFewPair(const PairGroupsArgs& a, const std::int32_t* expert, const float* weight, int i, int pairs, bool* first) {
   const int own = expert[i];
   int place = 0;
   bool is_first = own >= 0;
-  for (int k = 0; k < pairs; ++k) {
-    place += expert[k] >= 0 && (expert[k] < own || (expert[k] == own && k < i)) ? 1 : 0;
-    is_first = is_first && !(expert[k] == own && k < i);
-  }
+  ForPairs(expert, pairs, [&](int other, int k) {
+    const bool twin_before = other == own && k < i;
+    place += other >= 0 && (other < own || twin_before) ? 1 : 0;
+    is_first = is_first && !twin_before;
+  });
   first[i] = is_first;
   a.pair_of_TK[i] = own >= 0 ? place : 0;
   if (own == -1) *a.nan_flag = 1;
@@ -30,12 +44,12 @@ __device__ inline void PlaceFewPair(const PairGroupsArgs& a, const std::int32_t*
 // Group x; the one past the routed experts is the shared expert's.
 __device__ inline void CountFewPairs(const PairGroupsArgs& a, const std::int32_t* expert, const bool* first, int x, int pairs) {
   int own = 0, lower = 0, lower_experts = 0;
-  for (int i = 0; i < pairs; ++i) {
-    const bool below = expert[i] >= 0 && expert[i] < x;
-    own += expert[i] == x ? 1 : 0;
+  ForPairs(expert, pairs, [&](int other, int k) {
+    const bool below = other >= 0 && other < x;
+    own += other == x ? 1 : 0;
     lower += below ? 1 : 0;
-    lower_experts += below && first[i] ? 1 : 0;
-  }
+    lower_experts += below && first[k] ? 1 : 0;
+  });
   if (x == a.experts) own = static_cast<int>(a.rows), lower = pairs;
   a.groups.count_X[x] = own;
   a.groups.begin_X[x] = lower;
