@@ -39,77 +39,95 @@ struct DotTile : Cut {
   Shared& s;
   const std::int64_t row0;
   const int output0, lane0, steps;
-  const bool whole;  // rows of whole 128 channels, aligned: copied 16 bytes at a time
   float sum[kGroupOutputs][kRows] = {};
   float self[kSelfRows] = {};
 
   __device__ DotTile(const DotRows& dots, Shared& shared, std::int64_t first_row, int first_output, int first_lane)
-      : d(dots), s(shared), row0(first_row), output0(first_output), lane0(first_lane), steps(static_cast<int>((dots.n + kLanesF - 1) / kLanesF)),
-        whole(dots.n % kLanesF == 0 && reinterpret_cast<std::uintptr_t>(dots.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(dots.w) % 16 == 0) {}
+      : d(dots), s(shared), row0(first_row), output0(first_output), lane0(first_lane), steps(static_cast<int>((dots.n + kLanesF - 1) / kLanesF)) {}
 
   __device__ static int Group() { return threadIdx.x / kLanes; }
   __device__ static int Lane() { return threadIdx.x % kLanes; }
 
   template <bool kSelf>
   __device__ void Run() {
-    const int stages = (steps + kSteps - 1) / kSteps;
-    const Units<float, kOutputs> w(d.w, output0, d.outputs, d.n, lane0);
-    const Units<std::uint16_t, kRows> x(d.x, row0, d.rows, d.n, lane0);
-    for (int i = 0; i < kStages - 1; ++i) Fetch(i, stages, w, x);
-#pragma unroll 1
-    for (int i = 0; i < stages; ++i) {
-      WaitForCopies<kStages - 2>();
-      __syncthreads();
-      Fetch(i + kStages - 1, stages, w, x);
-      Multiply<kSelf>(i);
+    const bool aligned = reinterpret_cast<std::uintptr_t>(d.x) % 16 == 0 && reinterpret_cast<std::uintptr_t>(d.w) % 16 == 0;
+    if (d.n % (kSteps * kLanesF) == 0 && aligned) {
+      WholeStages fetch(*this);
+      RunStages<kSelf>(fetch);
+    } else {
+      AnyStages fetch{*this};
+      RunStages<kSelf>(fetch);
     }
   }
 
  private:
-  // The 16-byte units of a stage's rows of one operand that this thread copies, as offsets from the first row.
+  template <bool kSelf, class Stages>
+  __device__ void RunStages(Stages& fetch) {
+    const int stages = (steps + kSteps - 1) / kSteps;
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) {
+      if (i < stages) fetch(i, i);
+      CommitCopies();
+    }
+    int place = 0;  // of stage i
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i) {
+      WaitForCopies<kStages - 2>();
+      __syncthreads();
+      const int free = place == 0 ? kStages - 1 : place - 1;
+      if (i + kStages - 1 < stages) fetch(i + kStages - 1, free);
+      CommitCopies();
+      Multiply<kSelf, Stages::kWhole>(i * kSteps, place);
+      place = place + 1 == kStages ? 0 : place + 1;
+    }
+  }
+
+  // Stages of whole steps, 16 bytes at a time: a thread has the same place in the same rows of every step, so that its pointers only advance.
   template <class T, int kUnitRows>
   struct Units {
-    static constexpr int kOfRow = kLanes * static_cast<int>(sizeof(T)) / 16, kOfStep = kUnitRows * kOfRow, kAll = kSteps * kOfStep;
+    static constexpr int kWidth = 16 / static_cast<int>(sizeof(T)), kOfRow = kLanes / kWidth, kAll = kUnitRows * kOfRow;
     static constexpr int kOfThread = (kAll + kThreads - 1) / kThreads;
-    const T* first;
-    int offset[kOfThread];
+    const T* from[kOfThread];
 
-    __device__ Units(const T* rows, std::int64_t row, std::int64_t count, std::int64_t n, int lane) : first(rows + row * n + lane) {
+    __device__ Units(const T* rows, std::int64_t row, std::int64_t count, std::int64_t n, int lane) {
 #pragma unroll
       for (int i = 0; i < kOfThread; ++i) {
-        const int u = Unit(i), r = u / kOfRow % kUnitRows;
-        offset[i] = static_cast<int>((min(row + r, count - 1) - row) * n) + u / kOfStep * kLanesF + u % kOfRow * (16 / static_cast<int>(sizeof(T)));
+        const int u = static_cast<int>(threadIdx.x) + i * kThreads;
+        from[i] = rows + min(row + u / kOfRow, count - 1) * n + lane + u % kOfRow * kWidth;
       }
     }
-    __device__ static int Unit(int i) { return threadIdx.x + i * kThreads; }
-
-    // Those of the stage that begins at `step`.
-    __device__ void Copy(T* to, int step, int steps) const {
+    __device__ void Copy(T* to) {
 #pragma unroll
       for (int i = 0; i < kOfThread; ++i) {
-        const int u = Unit(i);
-        if ((kAll % kThreads == 0 || u < kAll) && (kSteps == 1 || step + u / kOfStep < steps)) CopyAsync<16>(to + u * (16 / static_cast<int>(sizeof(T))), first + offset[i] + step * kLanesF);
+        const int u = static_cast<int>(threadIdx.x) + i * kThreads;
+        if (kAll % kThreads != 0 && u >= kAll) break;
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) CopyAsync<16>(to + j * kAll * kWidth + u * kWidth, from[i] + j * kLanesF);
+        from[i] += kSteps * kLanesF;
       }
     }
+  };
+  struct WholeStages {
+    static constexpr bool kWhole = true;
+    Shared& s;
+    Units<float, kOutputs> w;
+    Units<std::uint16_t, kRows> x;
+    __device__ explicit WholeStages(const DotTile& t) : s(t.s), w(t.d.w, t.output0, t.d.outputs, t.d.n, t.lane0), x(t.d.x, t.row0, t.d.rows, t.d.n, t.lane0) {}
+    __device__ void operator()(int, int place) {
+      w.Copy(&s.w[place][0][0][0]);
+      x.Copy(&s.x[place][0][0][0]);
+    }
+  };
+  struct AnyStages {
+    static constexpr bool kWhole = false;
+    const DotTile& t;
+    __device__ void operator()(int i, int place) const { t.FetchAny(i, place); }
   };
 
   __device__ const float* W(int o, int k) const { return d.w + min(output0 + o, d.outputs - 1) * d.n + k; }
   __device__ const std::uint16_t* X(int r, int k) const { return d.x + min(row0 + r, d.rows - 1) * d.n + k; }
 
-  __device__ void Fetch(int i, int stages, const Units<float, kOutputs>& w, const Units<std::uint16_t, kRows>& x) {
-    if (i < stages) {
-      if (whole) {
-        w.Copy(&s.w[i % kStages][0][0][0], i * kSteps, steps);
-        x.Copy(&s.x[i % kStages][0][0][0], i * kSteps, steps);
-      } else {
-        FetchAny(i);
-      }
-    }
-    CommitCopies();
-  }
-
-  __device__ void FetchAny(int i) {
-    const int stage = i % kStages;
+  __device__ void FetchAny(int i, int stage) const {
 #pragma unroll 1
     for (int j = 0; j < kSteps; ++j) {
       const int k0 = (i * kSteps + j) * kLanesF + lane0;
@@ -124,12 +142,12 @@ struct DotTile : Cut {
     }
   }
 
-  template <bool kSelf>
-  __device__ void Multiply(int i) {
-    const int stage = i % kStages, lane = Lane(), group = Group();
+  template <bool kSelf, bool kWhole>
+  __device__ void Multiply(int first_step, int stage) {
+    const int lane = Lane(), group = Group();
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
-      if ((i * kSteps + j) * kLanesF + lane0 + lane >= d.n) break;
+      if (!kWhole && (first_step + j) * kLanesF + lane0 + lane >= d.n) break;
       float weight[kGroupOutputs];
 #pragma unroll
       for (int o = 0; o < kGroupOutputs; ++o) weight[o] = s.w[stage][j][group * kGroupOutputs + o][lane];

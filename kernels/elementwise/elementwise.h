@@ -91,7 +91,7 @@ struct HcExpandArgs {
 // From one site to the next: hc_expand of the site before, then hc_mix and hc_collapse_norm of this one, on the same streams. All three name the same
 // rows, streams and hidden size. The coefficients that `leave` reads may lie where `mix` writes; collapse.pre_TS is mix.pre_TS or the site before's.
 struct HcSiteArgs {
-  HcExpandArgs leave;  // f_TE null: there is no site before
+  HcExpandArgs leave;  // as it is by default: there is no site before
   HcMixArgs mix;       // not a read-out
   HcCollapseNormArgs collapse;
 };

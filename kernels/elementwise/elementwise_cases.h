@@ -296,15 +296,18 @@ struct HcSiteProblem : HcSiteCase {
     HcMixProblem::Output coefficients;
     args.mix = site.Place(memory, coefficients);
     args.mix.pre_TS = memory.InOut(pre), args.mix.post_TS = memory.InOut(post), args.mix.mix_TSS = memory.InOut(mix);
-    args.leave = {.f_TE = leaves ? memory.In(left.f_TE) : nullptr,
-                  .post_TS = args.mix.post_TS,
-                  .mix_TSS = args.mix.mix_TSS,
-                  .rows = rows,
-                  .streams = streams,
-                  .hidden = hidden,
-                  .stream_TSE = memory.InOut(stream)};
-    args.mix.stream_TSE = args.leave.stream_TSE;
-    args.collapse = {.stream_TSE = args.leave.stream_TSE,
+    std::uint16_t* streams_at = memory.InOut(stream);
+    if (leaves) {
+      args.leave = {.f_TE = memory.In(left.f_TE),
+                    .post_TS = args.mix.post_TS,
+                    .mix_TSS = args.mix.mix_TSS,
+                    .rows = rows,
+                    .streams = streams,
+                    .hidden = hidden,
+                    .stream_TSE = streams_at};
+    }
+    args.mix.stream_TSE = streams_at;
+    args.collapse = {.stream_TSE = streams_at,
                      .pre_TS = pre_of_before ? memory.In(entered.pre_TS) : args.mix.pre_TS,
                      .rows = rows,
                      .streams = streams,

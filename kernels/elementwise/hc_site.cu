@@ -29,11 +29,12 @@ static_assert(kDots % kDotsOfWarp == 0);
 
 // Calls store(k, bf16 of stream k) for eight channels of what a row's streams become.
 template <class Store>
-__device__ void ExpandEight(const HcExpandArgs& a, std::int64_t t, int d, const Store& store) {
-  const std::uint16_t* stream = a.stream_TSE + t * kStreams * a.hidden + d;
+__device__ void ExpandEight(const HcSiteArgs& site, std::int64_t t, int d, const Store& store) {
+  const HcExpandArgs& a = site.leave;
+  const std::uint16_t* stream = site.mix.stream_TSE + t * kStreams * site.mix.hidden + d;
   uint4 bits[kStreams];
 #pragma unroll
-  for (int j = 0; j < kStreams; ++j) bits[j] = *reinterpret_cast<const uint4*>(stream + j * a.hidden);
+  for (int j = 0; j < kStreams; ++j) bits[j] = *reinterpret_cast<const uint4*>(stream + j * site.mix.hidden);
   if (!a.f_TE) {
 #pragma unroll
     for (int k = 0; k < kStreams; ++k) store(k, bits[k]);
@@ -72,7 +73,7 @@ __device__ void WalkLanes(const HcSiteArgs& a, std::int64_t t, int dot, int lane
 #pragma unroll 1
   for (int i = threadIdx.x; i < chunks * (kBlockLanes / 8); i += kThreads) {
     const int chunk = i / (kBlockLanes / 8), eight = i % (kBlockLanes / 8) * 8;
-    ExpandEight(a.leave, t, chunk * kLanesF + lane0 + eight, [&](int k, uint4 bits) {
+    ExpandEight(a, t, chunk * kLanesF + lane0 + eight, [&](int k, uint4 bits) {
       auto* into = reinterpret_cast<float4*>(x + (k * chunks + chunk) * kBlockLanes + eight);
       into[0] = WidenFour(make_uint2(bits.x, bits.y)), into[1] = WidenFour(make_uint2(bits.z, bits.w));
     });
@@ -104,7 +105,7 @@ class SiteEnd {
     WaitForKernelsBefore();
 #pragma unroll 1
     for (int d = 8 * threadIdx.x; d < n; d += 8 * kThreads) {
-      ExpandEight(a.leave, t, d, [&](int k, uint4 bits) { *reinterpret_cast<uint4*>(streams + k * n + d) = bits; });
+      ExpandEight(a, t, d, [&](int k, uint4 bits) { *reinterpret_cast<uint4*>(streams + k * n + d) = bits; });
     }
     WaitForCopies<0>();
     if (threadIdx.x >= kLanesF) GatherDots(dots);

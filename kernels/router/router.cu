@@ -22,7 +22,7 @@ struct Scores {
   __device__ void Store(std::int64_t t, int e, float dot) const { data[t * experts + e] = contract::SqrtSoftplus(dot); }
 };
 
-using Tile = DotTile<DotCut<kLanesF, /*rows=*/24, /*outputs of a group=*/8, /*groups=*/2, /*steps=*/1, /*stages=*/4>>;
+using Tile = DotTile<DotCut<kLanesF, /*rows=*/24, /*outputs of a group=*/8, /*groups=*/2, /*steps=*/2, /*stages=*/4>>;
 constexpr int kDotStride = kLanesF + 4;  // rows of lanes that threads fold side by side lie in other banks
 constexpr int kTileBytes = std::max<int>(sizeof(Tile::Shared), Tile::kRows * Tile::kOutputs * kDotStride * sizeof(float));
 
