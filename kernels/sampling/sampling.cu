@@ -50,6 +50,21 @@ struct SampleShared {
   std::uint64_t key;
 };
 
+// Calls body(id, logit) for all ids of a row, eight loads at a time: one block waits for memory, not for arithmetic.
+template <class Body>
+__device__ void ForTokens(const float* logits, int vocab, const Body& body) {
+  constexpr int kLoads = 8;
+  for (int first = threadIdx.x; first < vocab; first += kLoads * kThreads) {
+    float logit[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) logit[i] = first + i * kThreads < vocab ? logits[first + i * kThreads] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (first + i * kThreads < vocab) body(first + i * kThreads, logit[i]);
+    }
+  }
+}
+
 __device__ unsigned long long SumWarp(unsigned long long value) {
   for (int stride = 16; stride > 0; stride /= 2) value += __shfl_xor_sync(kAllLanes, value, stride);
   return value;
@@ -82,10 +97,10 @@ class WeightedRow {
  public:
   __device__ WeightedRow(const float* logits, int vocab, const SampledWeight& weight, SampleShared& shared) : logits_(logits), vocab_(vocab), w_(weight), s_(shared) {
     s_.histogram.Clear();
-    for (int v = threadIdx.x; v < vocab_; v += kThreads) {
-      const float logit = logits_[v], exponent = w_.Exponent(logit);
+    ForTokens(logits_, vocab_, [&](int v, float logit) {
+      const float exponent = w_.Exponent(logit);
       if (const unsigned long long weight_v = w_.Of(v, logit, exponent); weight_v > 0) s_.histogram.Add(w_.Bin(exponent), weight_v);
-    }
+    });
     __syncthreads();
     for (int b = threadIdx.x; b < kBins; b += kThreads) s_.weight[b] = s_.histogram.Sum(b);
     __syncthreads();
@@ -111,12 +126,12 @@ class WeightedRow {
     for (int above = 32; above > 0; above -= kDigitBits) {  // the last digit is shorter
       const int low = max(above - kDigitBits, 0);
       s_.histogram.Clear();
-      for (int v = threadIdx.x; v < vocab_; v += kThreads) {
-        const float logit = logits_[v], exponent = w_.Exponent(logit);
+      ForTokens(logits_, vocab_, [&](int v, float logit) {
+        const float exponent = w_.Exponent(logit);
         const std::uint32_t key = contract::OrderKey(logit);
-        if (w_.Bin(exponent) != bin || (above < 32 && (key >> above) != prefix)) continue;
+        if (w_.Bin(exponent) != bin || (above < 32 && (key >> above) != prefix)) return;
         s_.histogram.Add(static_cast<int>((key >> low) & ((1u << (above - low)) - 1u)), w_.Of(v, logit, exponent));
-      }
+      });
       __syncthreads();
       before += FindBin([&](int b) { return s_.histogram.Sum(b); }, -1, amount - before);
       prefix = (prefix << (above - low)) | static_cast<std::uint32_t>(s_.bin);
@@ -155,6 +170,7 @@ class WeightedRow {
       return contract::OrderKey(logit) == value ? w_.Of(v, logit, w_.Exponent(logit)) : 0ull;
     };
     unsigned long long own = 0;
+#pragma unroll 8
     for (int v = begin + lane; v < end; v += 32) own += weight(v);
     own = SumWarp(own);
     if (lane == 0) s_.warp[warp] = own;
@@ -180,10 +196,10 @@ class WeightedRow {
 __device__ std::uint64_t BestKey(const float* logits, int vocab, SampleShared& s) {
   unsigned long long best = 0;
   bool bad = false;
-  for (int v = threadIdx.x; v < vocab; v += kThreads) {
-    bad = bad || !isfinite(logits[v]);
-    best = max(best, static_cast<unsigned long long>(contract::RankKey(logits[v], static_cast<std::uint32_t>(v))));
-  }
+  ForTokens(logits, vocab, [&](int v, float logit) {
+    bad = bad || !isfinite(logit);
+    best = max(best, static_cast<unsigned long long>(contract::RankKey(logit, static_cast<std::uint32_t>(v))));
+  });
   bad = __syncthreads_or(bad);
   for (int stride = 16; stride > 0; stride /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, stride));
   if (threadIdx.x % 32 == 0) s.warp[threadIdx.x / 32] = best;
