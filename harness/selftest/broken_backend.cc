@@ -17,10 +17,35 @@ using kernels::KernelTable;
 using kernels::Stream;
 
 const KernelTable* good_table = nullptr;
+KernelTable parts;  // the broken table's
+
+// Operations that are others in a row are made of them here, so that a fault in one shows wherever it is part of another.
+void ComposeFromParts(KernelTable& table) {
+  parts = table;
+  table.norm_rope.run = [](Stream& stream, const kernels::NormRopeArgs& a) {
+    parts.rms_norm(stream, a.norm);
+    parts.rope(stream, a.rope);
+  };
+  table.norm_rope_pack.run = [](Stream& stream, const kernels::NormRopePackArgs& a) {
+    if (a.norm.rows > 0) parts.rms_norm(stream, a.norm);
+    parts.rope(stream, a.rope);
+    parts.pack_rows(stream, a.pack);
+  };
+  table.hc_site.run = [](Stream& stream, const kernels::HcSiteArgs& a) {
+    if (a.leave.f_TE) parts.hc_expand(stream, a.leave);
+    parts.hc_mix(stream, a.mix);
+    parts.hc_collapse_norm(stream, a.collapse);
+  };
+  table.route.run = [](Stream& stream, const kernels::RouteArgs& a) {
+    parts.router(stream, a.router);
+    parts.pair_groups(stream, a.groups);
+  };
+}
 
 KernelTable Broken(const KernelTable& table, const Fault& fault) {
   KernelTable broken = table;
   if (fault.kernels) fault.kernels(broken);
+  ComposeFromParts(broken);
   return broken;
 }
 

@@ -124,6 +124,10 @@ void PlainAttention(kernels::Stream& stream, const AttentionArgs& args) {
       for (int d = 0; d < args.head_dim; ++d)
         args.out_THD[begin + d] = FloatToBF16(out[static_cast<std::size_t>(d)]);
     }
+    if (!args.rope_table) continue;
+    const std::int64_t position = args.row_T[t].position;
+    Good().rope(stream, {args.out_THD + t * args.heads * args.head_dim, 1, args.heads, args.head_dim, args.rope_dim,
+                         args.rope_table, &position, /*inverse=*/true});
   }
 }
 
