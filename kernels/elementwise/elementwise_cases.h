@@ -25,6 +25,7 @@ struct RmsNormCase {
   std::int64_t rows = 1, n = 1;
   Recipe recipe = Recipe::kNormal;
   bool weighted = true, in_place = false;
+  std::int64_t gap = 5;  // elements between rows; rows stay as aligned as it is
 };
 struct RopeCase {
   std::int64_t rows = 1;
@@ -90,7 +91,7 @@ struct RmsNormProblem : RmsNormCase {
   static constexpr float kEps = 1e-6f;
 
   explicit RmsNormProblem(const RmsNormCase& c)
-      : RmsNormCase(c), x_stride(n + 5), y_stride(in_place ? n + 5 : n + 3) {
+      : RmsNormCase(c), x_stride(n + gap), y_stride(in_place ? n + gap : n + 3 * gap) {
     Inputs inputs(2);
     x = inputs.BF16(rows * x_stride, recipe);
     for (std::int64_t i = 0; i < rows * x_stride; ++i)

@@ -88,6 +88,16 @@ TEST(RmsNorm, HasTheBitsOfTheReference) {
   }
 }
 
+// Aligned rows of the lengths that devices treat apart, few and many of them.
+TEST(RmsNorm, HasTheBitsOfTheReferenceInAlignedRows) {
+  for (const std::int64_t n : {4, 128, 500, 512, 516, 1024, 1280, 1536, 1540, 5120}) {
+    for (const std::int64_t rows : {1, 3, 16, 17, 40}) {
+      const RmsNormProblem problem({.rows = rows, .n = n, .weighted = rows != 3, .in_place = rows % 2 == 1, .gap = 4});
+      ExpectEverywhere(problem, ReferenceOf(problem), Describe(rows, 1, n, Recipe::kNormal));
+    }
+  }
+}
+
 TEST(RmsNorm, IsNearTruth) {
   const RmsNormProblem p({.rows = 9, .n = 1000, .in_place = true});
   const auto output = RunOn(Implementations(Profile::kSm90).back(), p);
