@@ -337,7 +337,7 @@ TEST_F(Cli, BenchPrintsFiguresBesideTheirLimits) {
   const std::string model = "synth:tiny-v41,layers=4";
   const Result plain = Lockstep({"bench", "--model", model, "--profile-steps", "prefill", "--tokens", "20,30"});
   EXPECT_EQ(plain.exit_code, 0);
-  for (const char* part : {"prefill of 20", "prefill of 30", "limit", "attention", "router"}) {
+  for (const char* part : {"prefill of 20", "prefill of 30", "limit", "attention", "route"}) {
     EXPECT_NE(plain.out.find(part), std::string::npos) << part;
   }
   const json report =

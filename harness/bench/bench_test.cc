@@ -115,7 +115,7 @@ TEST(OpProfile, CountsCallsAndChangesNoBit) {
   double longest = ops.front().seconds;
   for (const OpTime& op : ops) {
     if (op.op == "attention") attention += op.calls;
-    if (op.op == "router") routers += op.calls;
+    if (op.op == "route") routers += op.calls;
     EXPECT_GE(op.seconds, 0);
     EXPECT_LE(op.seconds, longest);
     longest = op.seconds;
