@@ -14,7 +14,11 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::int32_t kHidden = 5120, kIntermediate = 2304;
+// Hidden and intermediate size.
+struct Shape {
+  std::int32_t hidden, intermediate;
+};
+constexpr Shape kV41 = {5120, 2304}, kV4 = {4096, 2048};
 
 LinearSpec Exl3Spec(Codebook codebook, int bits_x2, std::int32_t in, std::int32_t out, std::int64_t base) {
   LinearSpec spec;
@@ -31,11 +35,12 @@ LinearSpec Exl3Spec(Codebook codebook, int bits_x2, std::int32_t in, std::int32_
   return spec;
 }
 
-void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int sets) {
+void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int sets, const Shape& shape = kV41) {
+  const auto [hidden, intermediate] = shape;
   ExpertSpec spec;
-  spec.gate = Exl3Spec(codebook, bits_x2, kHidden, kIntermediate, 0);
-  spec.up = Exl3Spec(codebook, bits_x2, kHidden, kIntermediate, spec.gate.bytes);
-  spec.down = Exl3Spec(codebook, bits_x2, kIntermediate, kHidden, spec.gate.bytes + spec.up.bytes);
+  spec.gate = Exl3Spec(codebook, bits_x2, hidden, intermediate, 0);
+  spec.up = Exl3Spec(codebook, bits_x2, hidden, intermediate, spec.gate.bytes);
+  spec.down = Exl3Spec(codebook, bits_x2, intermediate, hidden, spec.gate.bytes + spec.up.bytes);
   spec.bytes = spec.gate.bytes + spec.up.bytes + spec.down.bytes;
   std::mt19937_64 random(7);
   std::vector<std::uint64_t> host(static_cast<std::size_t>(spec.bytes) / 8);
@@ -53,7 +58,7 @@ void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int se
     CheckCuda(cudaMemcpy(blob, bytes, static_cast<std::size_t>(spec.bytes), cudaMemcpyHostToDevice), "copy");
   }
   const std::int64_t pairs = experts * rows;
-  std::vector<std::uint16_t> x(static_cast<std::size_t>(pairs * kHidden));
+  std::vector<std::uint16_t> x(static_cast<std::size_t>(pairs * hidden));
   for (auto& v : x) v = static_cast<std::uint16_t>(0x3f80 + random() % 128 + ((random() & 1u) << 15));
   std::uint16_t *device_x, *device_y;
   CheckCuda(cudaMalloc(reinterpret_cast<void**>(&device_x), x.size() * 2), "x");
@@ -66,7 +71,7 @@ void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int se
   args.jobs = jobs.data();
   args.num_jobs = experts;
   args.x = device_x;
-  args.hidden = kHidden;
+  args.hidden = hidden;
   args.limit = 10.0f;
   args.y = device_y;
   const Kernel<ExpertFfnArgs> kernel = CudaExpertFfn();
@@ -90,7 +95,7 @@ void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int se
     times.push_back(ms / static_cast<float>(sets));
   }
   std::sort(times.begin(), times.end());
-  const double seconds = times[times.size() / 2] * 1e-3, weights = 3.0 * kHidden * kIntermediate * experts;
+  const double seconds = times[times.size() / 2] * 1e-3, weights = 3.0 * hidden * intermediate * experts;
   std::printf("expert_ffn %s K=%.1f experts=%d rows=%lld: %.1f us  %.0f GB/s packed  %.1f TFLOP/s\n", NameOf(codebook).data(), bits_x2 / 2.0, experts,
               static_cast<long long>(rows), seconds * 1e6, weights * bits_x2 / 16 / seconds * 1e-9, 2 * weights * static_cast<double>(rows) / seconds * 1e-12);
   for (std::byte* blob : blobs) cudaFree(blob);
@@ -109,5 +114,6 @@ int main() {
   }
   kernels::Time(Codebook::kMul1, 4, 6, 1, 16);
   kernels::Time(Codebook::kMul1, 10, 6, 1, 16);
+  for (int bits_x2 : {5, 6}) kernels::Time(Codebook::kMul1, bits_x2, 7, 1, 16, kernels::kV4);
   return 0;
 }

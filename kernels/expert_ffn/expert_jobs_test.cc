@@ -102,6 +102,16 @@ TEST(DeviceMadeJobs, ManyRows) {
                  .features = 128});
 }
 
+// More forms than travel as kernel parameters.
+TEST(DeviceMadeJobs, ManyForms) {
+  ExpertCase c = {.tokens = 2, .hidden = 128, .features = 128};
+  for (int e = 0; e < 30; ++e) {
+    c.experts.push_back(Trellis(2 + e % 7));
+    c.rows.push_back(e % 3);
+  }
+  CheckSameBits(c);
+}
+
 TEST(DeviceMadeJobs, NoPairs) {
   CheckSameBits({.experts = {Trellis(6), Trellis(6)}, .rows = {0, 0}, .tokens = 1, .hidden = 128, .features = 128});
 }

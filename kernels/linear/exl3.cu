@@ -168,6 +168,31 @@ void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& ke
   }
 }
 
+// visit(spec, part) for all matrices of a call.
+template <class Visit>
+void ForSpecs(const GroupedLinear& g, Visit visit) {
+  for (std::size_t i = 0; i < g.specs.size(); ++i) visit(*g.specs[i], i % g.part.size());
+  for (int f = 0; g.table && f < g.table->num_forms; ++f) {
+    for (std::size_t p = 0; p < g.part_of.size(); ++p) visit(g.table->host_forms[f].*g.part_of[p], p);
+  }
+}
+
+// The matrices of each form, as parameters if they fit.
+void SetForms(const GroupedLinear& g, Exl3Tiles* tiles) {
+  const ExpertTable& table = *g.table;
+  std::vector<Exl3Job> jobs;
+  ForSpecs(g, [&](const LinearSpec& spec, std::size_t) { jobs.push_back(spec.kind == LinearSpec::Kind::kExl3 ? Exl3JobOf(spec, nullptr) : Exl3Job()); });
+  if (jobs.size() <= std::size(tiles->small_jobs)) {
+    std::copy(jobs.begin(), jobs.end(), tiles->small_jobs);
+    return;
+  }
+  tiles->experts.forms = reinterpret_cast<const std::byte*>(table.forms);
+  tiles->experts.form_bytes = sizeof(ExpertSpec);
+  for (std::size_t p = 0; p < g.part_of.size(); ++p) {
+    tiles->experts.spec_offset[p] = reinterpret_cast<const std::byte*>(&(table.host_forms->*g.part_of[p])) - reinterpret_cast<const std::byte*>(table.host_forms);
+  }
+}
+
 // The device's jobs as small tiles.
 void SetDeviceTiles(const GroupedLinear& g, Exl3Call* call) {
   const ExpertTable& table = *g.table;
@@ -176,11 +201,7 @@ void SetDeviceTiles(const GroupedLinear& g, Exl3Call* call) {
   call->max_tile_rows = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_group, call->tiles.tile_rows));
   experts.blob_X = table.blob_X;
   experts.form_X = table.form_X;
-  experts.forms = reinterpret_cast<const std::byte*>(table.forms);
-  experts.form_bytes = sizeof(ExpertSpec);
-  for (std::size_t p = 0; p < g.part_of.size(); ++p) {
-    experts.spec_offset[p] = reinterpret_cast<const std::byte*>(&(table.host_forms->*g.part_of[p])) - reinterpret_cast<const std::byte*>(table.host_forms);
-  }
+  SetForms(g, &call->tiles);
   experts.groups = g.groups;
   experts.tiles_per_group = static_cast<std::int32_t>((g.max_group + call->tiles.tile_rows - 1) / call->tiles.tile_rows);
   call->tiles.count = std::min<std::int64_t>(g.max_pairs, table.experts) * experts.tiles_per_group;
@@ -191,15 +212,6 @@ void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& 
   Exl3Call call = CallOf(g, 0, g.parts(), key, of_key);
   SetDeviceTiles(g, &call);
   LaunchSmall(stream, of_key, &call);
-}
-
-// visit(spec, part) for all matrices of a call.
-template <class Visit>
-void ForSpecs(const GroupedLinear& g, Visit visit) {
-  for (std::size_t i = 0; i < g.specs.size(); ++i) visit(*g.specs[i], i % g.part.size());
-  for (int f = 0; g.table && f < g.table->num_forms; ++f) {
-    for (std::size_t p = 0; p < g.part_of.size(); ++p) visit(g.table->host_forms[f].*g.part_of[p], p);
-  }
 }
 
 void Add(const LinearSpec& spec, std::size_t part, LaunchJobs* jobs) {

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/linear/linear_layout.h"
 #include "kernels/pair_groups/pair_groups.h"
@@ -40,6 +41,14 @@ __host__ __device__ inline Exl3Job Exl3JobOf(const LinearSpec& spec, const std::
           spec.codebook};
 }
 
+// The same where `job` was made of offsets alone, without a blob.
+__host__ __device__ inline Exl3Job InBlob(Exl3Job job, const std::byte* blob) {
+  const auto move = [blob](const auto*& part) { part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(blob + reinterpret_cast<std::uintptr_t>(part)); };
+  move(job.tiles), move(job.input_scale), move(job.output_scale);
+  if (job.bias) move(job.bias);
+  return job;
+}
+
 // Up to Exl3Tiles::tile_rows rows of one job.
 struct RowTile {
   std::int32_t job = 0;
@@ -60,7 +69,7 @@ inline constexpr int kExl3Parts = 8;  // of a call
 struct DeviceExperts {
   const std::byte* const* blob_X = nullptr;  // null: the host made the jobs
   const std::int32_t* form_X = nullptr;
-  const std::byte* forms = nullptr;  // ExpertSpec array
+  const std::byte* forms = nullptr;  // ExpertSpec array; null: Exl3Tiles::small_jobs has the parts of each, without blobs, for one load less
   std::int64_t form_bytes = 0;
   std::int64_t spec_offset[kExl3Parts] = {};  // of a part's LinearSpec in an ExpertSpec
   PairGroups groups;
@@ -104,10 +113,15 @@ struct Exl3Tiles {
     const std::int32_t first = (at - group * experts.tiles_per_group) * tile_rows;
     const std::int32_t rows = experts.groups.count_X[expert] - first, begin = experts.groups.begin_X[expert] + first;
     const std::byte* blob = experts.blob_X[expert];
-    const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(experts.forms + experts.form_X[expert] * experts.form_bytes + experts.spec_offset[first_job + part]);
+    *job = JobOfForm(experts.form_X[expert], first_job + part, blob);
     *tile = {expert, rows < tile_rows ? rows : tile_rows, begin};
-    *job = Exl3JobOf(spec, blob);
-    return group < active && rows > 0 && spec.kind == LinearSpec::Kind::kExl3;
+    return group < active && rows > 0;
+  }
+
+  __device__ Exl3Job JobOfForm(std::int32_t form_index, int part, const std::byte* blob) const {
+    if (!experts.forms) return InBlob(small_jobs[form_index * job_stride + part], blob);
+    const LinearSpec& spec = *reinterpret_cast<const LinearSpec*>(experts.forms + form_index * experts.form_bytes + experts.spec_offset[part]);
+    return spec.kind == LinearSpec::Kind::kExl3 ? Exl3JobOf(spec, blob) : Exl3Job();
   }
 #endif
 

@@ -61,17 +61,17 @@ __device__ inline void StoreFP32(float* y, const float (&v)[4], int count) {
 
 // What a matrix does to the lane's four columns of an output after its butterfly.
 struct OutputTerms {
-  float4 scale, bias;
-  bool has_bias;
+  float4 scale;
+  const float4* bias;  // null: none
 
-  __device__ OutputTerms(const Exl3Job& job, int column) : bias(), has_bias(job.bias != nullptr) {
+  __device__ OutputTerms(const Exl3Job& job, int column) : bias(job.bias ? reinterpret_cast<const float4*>(job.bias + column) : nullptr) {
     scale = *reinterpret_cast<const float4*>(job.output_scale + column);
-    if (has_bias) bias = *reinterpret_cast<const float4*>(job.bias + column);
   }
   __device__ void Apply(float (&v)[4]) const {
     v[0] = contract::Mul(v[0], scale.x), v[1] = contract::Mul(v[1], scale.y), v[2] = contract::Mul(v[2], scale.z), v[3] = contract::Mul(v[3], scale.w);
-    if (!has_bias) return;
-    v[0] = contract::Add(v[0], bias.x), v[1] = contract::Add(v[1], bias.y), v[2] = contract::Add(v[2], bias.z), v[3] = contract::Add(v[3], bias.w);
+    if (!bias) return;
+    const float4 add = *bias;
+    v[0] = contract::Add(v[0], add.x), v[1] = contract::Add(v[1], add.y), v[2] = contract::Add(v[2], add.z), v[3] = contract::Add(v[3], add.w);
   }
 };
 

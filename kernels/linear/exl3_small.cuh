@@ -11,6 +11,7 @@
 #include "kernels/contract/segments.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/linear/async_copy.cuh"
+#include "kernels/linear/exl3_small_end.cuh"
 #include "kernels/linear/exl3_small_sums.cuh"
 
 namespace lockstep::kernels {
@@ -36,15 +37,6 @@ struct SmallLayout {
   }
 };
 
-// Where a block works.
-struct SmallPlace {
-  RowTile tile;
-  Exl3Job job;
-  int index, part;  // of the tile, of the call
-  int first_block, blocks;  // of the segment
-  int column;  // first output of the block
-};
-
 // What a warp has to do: 128-blocks begin .. end - 1 of the segment for two strips. Half a warp copies each strip, 128 inputs a stage.
 struct SmallShare {
   int begin, end;
@@ -62,16 +54,17 @@ struct SmallShare {
     ring = rings + warp * kSmallStages * kSmallStrips * block_bytes;
   }
 
-  // All stages but one, a group of copies each.
-  __device__ void FetchFirst(int bits_x2) {
+  // All stages but one, a group of copies each; `from` stays.
+  __device__ void FetchFirst(int bits_x2) const {
+    const std::byte* next = from;
     std::byte* to = ring + (threadIdx.x & 31) / 16 * (128 * bits_x2) + threadIdx.x % 16 * 16;
     for (int s = 0; s < kSmallStages - 1; ++s) {
 #pragma unroll 1
       for (int chunk = threadIdx.x % 16; begin + s < end && chunk < 8 * bits_x2; chunk += 16) {
         const int at = (chunk - threadIdx.x % 16) * 16;
-        CopyAsync16(to + at, from + at);
+        CopyAsync16(to + at, next + at);
       }
-      from += 128 * bits_x2;
+      next += 128 * bits_x2;
       to += kSmallStrips * 128 * bits_x2;
       CopyCommit();
     }
@@ -113,7 +106,7 @@ __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const S
 
 // The same from the rows themselves.
 template <Exl3Form kForm>
-__device__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
+__device__ __forceinline__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
   auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
   const bool overflow = PrepareSmallRows<kForm, false>(call, place.job, place.part, place.tile, place.first_block, place.blocks, shared, layout.code_row, scale_sums);
   if (overflow && call.overflow) *call.overflow = 1;
@@ -138,9 +131,9 @@ __device__ inline void StoreCorrections(const SmallRows& rows, float* z) {
   z[row] = fold;
 }
 
-// A warp's share, whose first stages are on their way. `codes`: its first row codes, a lane's own.
-template <int kB2, class Sums>
-__device__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+// A warp's share, whose first stages are on their way. `codes`: its first row codes, a lane's own. Inlined like what calls it: a call would move sums to memory.
+template <int kB2, WeightForm kWeight, class Sums>
+__device__ __forceinline__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
   constexpr int kStage = kSmallStrips * 128 * kB2, kLast = (kSmallStages - 1) * kStage, kTileWords = 4 * kB2;
   using Codes = std::conditional_t<Sums::kForm == Exl3Form::kHalf, uint2, uint4>;
   const RunReader<kB2> reader;
@@ -159,8 +152,8 @@ __device__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool st
 #pragma unroll
       for (int s = 0; s < kSmallStrips; ++s) {
         std::uint32_t state[8];
-        reader.template States<Sums::kPipes>(words + (s * 8 + tile) * kTileWords, state);
-        sums.Multiply(s, state, tile_codes);
+        reader.template States<kPipesOf<kWeight>>(words + (s * 8 + tile) * kTileWords, state);
+        sums.template Multiply<kWeight>(s, state, tile_codes);
       }
     }
     if (store) sums.StoreBlock(block);
@@ -171,62 +164,66 @@ __device__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool st
   }
 }
 
-template <class Sums>
-__device__ void MultiplyShareOfRate(int bits_x2, SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+template <WeightForm kWeight, class Sums>
+__device__ __forceinline__ void MultiplyShareOfRate(int bits_x2, SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
   switch (bits_x2) {
-    case 2: return MultiplyShare<2>(share, codes, store, sums);
-    case 3: return MultiplyShare<3>(share, codes, store, sums);
-    case 4: return MultiplyShare<4>(share, codes, store, sums);
-    case 5: return MultiplyShare<5>(share, codes, store, sums);
-    case 6: return MultiplyShare<6>(share, codes, store, sums);
-    case 7: return MultiplyShare<7>(share, codes, store, sums);
-    case 8: return MultiplyShare<8>(share, codes, store, sums);
-    case 10: return MultiplyShare<10>(share, codes, store, sums);
-    case 12: return MultiplyShare<12>(share, codes, store, sums);
-    case 14: return MultiplyShare<14>(share, codes, store, sums);
-    default: return MultiplyShare<16>(share, codes, store, sums);
+    case 2: return MultiplyShare<2, kWeight>(share, codes, store, sums);
+    case 3: return MultiplyShare<3, kWeight>(share, codes, store, sums);
+    case 4: return MultiplyShare<4, kWeight>(share, codes, store, sums);
+    case 5: return MultiplyShare<5, kWeight>(share, codes, store, sums);
+    case 6: return MultiplyShare<6, kWeight>(share, codes, store, sums);
+    case 7: return MultiplyShare<7, kWeight>(share, codes, store, sums);
+    case 8: return MultiplyShare<8, kWeight>(share, codes, store, sums);
+    case 10: return MultiplyShare<10, kWeight>(share, codes, store, sums);
+    case 12: return MultiplyShare<12, kWeight>(share, codes, store, sums);
+    case 14: return MultiplyShare<14, kWeight>(share, codes, store, sums);
+    default: return MultiplyShare<16, kWeight>(share, codes, store, sums);
   }
 }
 
-// Writes the segment's sums [rows][128] and its part of the corrections [rows].
 template <class Sums>
-__device__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, float* partial, float* z) {
+__device__ __forceinline__ void MultiplyShareOfJob(const Exl3Job& job, SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+  if constexpr (Sums::kForm != Exl3Form::kHalf) {
+    MultiplyShareOfRate<WeightForm::kMul1Integer>(job.bits_x2, share, codes, store, sums);
+  } else {
+    switch (job.codebook) {
+      case Codebook::kMcg: return MultiplyShareOfRate<WeightForm::kMcg>(job.bits_x2, share, codes, store, sums);
+      case Codebook::k3inst: return MultiplyShareOfRate<WeightForm::k3inst>(job.bits_x2, share, codes, store, sums);
+      default: return MultiplyShareOfRate<WeightForm::kMul1Half>(job.bits_x2, share, codes, store, sums);
+    }
+  }
+}
+
+// Leaves the segment's sums and its part of the corrections.
+template <class Sums>
+__device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPlace& place) {
   extern __shared__ uint4 shared_words[];
   auto* shared = reinterpret_cast<std::byte*>(shared_words);
   const int group = static_cast<int>(threadIdx.x) / kSmallThreads, groups = static_cast<int>(blockDim.x) / kSmallThreads;
   const SmallLayout layout = SmallLayout::Of<Sums::kForm>(call.in, call.max_tile_rows, groups);
-  SmallShare share(call, place, groups, shared + layout.rings);
-  share.FetchFirst(place.job.bits_x2);
+  SmallShare(call, place, groups, shared + layout.rings).FetchFirst(place.job.bits_x2);
   PrefetchScales(call, place);
   WaitForKernelsBefore();
   if (call.prepared) CopyCodes<Sums::kForm>(call, place, layout, shared);
   else PrepareCodes<Sums::kForm>(call, place, layout, shared);
   __syncthreads();
 
+  SmallShare share(call, place, groups, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared
+  share.from += (kSmallStages - 1) * 128 * place.job.bits_x2;
   const SmallRows rows = {place.tile.rows, place.blocks, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums), reinterpret_cast<int*>(shared + layout.sums)};
   const int code_row = min(static_cast<int>(threadIdx.x & 31) / 4, call.terms() * place.tile.rows - 1);  // columns past the rows are not looked at
   const std::byte* codes = shared + code_row * layout.code_row + share.begin * 8 * kCodeTileBytes<Sums::kForm>;
   Sums sums(rows);
-  MultiplyShareOfRate(place.job.bits_x2, share, codes + (threadIdx.x & 3) * (kCodeTileBytes<Sums::kForm> / 4), group > 0, sums);
+  MultiplyShareOfJob(place.job, share, codes + (threadIdx.x & 3) * (kCodeTileBytes<Sums::kForm> / 4), group > 0, sums);
 
+  const SmallPartial partial(call, place.index, OutputOfBlock());
+  const int segment = SegmentOfBlock();
   if constexpr (Sums::kForm != Exl3Form::kHalf) {
     if (groups > 1) __syncthreads();
     for (int block = share.end; group == 0 && block < place.blocks; ++block) sums.AddStored(block);
-    if (threadIdx.x >= blockDim.x - 32) StoreCorrections(rows, z);
+    if (threadIdx.x >= blockDim.x - 32) StoreCorrections(rows, partial.z + segment * partial.rows);
   }
-  if (group == 0) sums.Store(partial);
-}
-
-// True in the block that arrives last of `expected`; what the others wrote is then visible to it. The barriers make one thread's order the block's.
-__device__ inline bool LastToArrive(std::int32_t* arrivals, int expected) {
-  __shared__ int ticket;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(ticket) : "l"(arrivals) : "memory");
-    if (ticket == expected - 1) *arrivals = 0;
-  }
-  __syncthreads();
-  return ticket == expected - 1;
+  if (group == 0) sums.Store(partial.sums + segment * partial.rows * kExl3Columns);
 }
 
 // Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
@@ -237,109 +234,34 @@ __device__ inline void BeginSmall(const Exl3Call& call) {
   StartNextKernel();
 }
 
-// Where the segments of 128 outputs of a tile leave their sums [4][tile_rows][128] and corrections [4][tile_rows].
-struct SmallPartial {
-  float *sums, *z;
-  int rows;
-
-  __device__ SmallPartial(const Exl3Call& call, int tile, int output) : rows(call.tiles.tile_rows) {
-    sums = call.partial + static_cast<std::int64_t>(tile * call.outputs() + output) * SmallPartialFloats(rows);
-    z = sums + contract::kSegments * rows * kExl3Columns;
-  }
-
-  // The lane's four columns of a row from all segments; family I: corrected.
-  template <bool kInteger>
-  __device__ void Fold(int row, float (&v)[4]) const {
-    float4 s[contract::kSegments];
-    float correction[contract::kSegments] = {};
-#pragma unroll
-    for (int i = 0; i < contract::kSegments; ++i) {
-      s[i] = __ldcg(reinterpret_cast<const float4*>(sums + (i * rows + row) * kExl3Columns) + (threadIdx.x & 31));
-      if (kInteger) correction[i] = __ldcg(z + i * rows + row);
-    }
-    v[0] = contract::FoldSegments(s[0].x, s[1].x, s[2].x, s[3].x), v[1] = contract::FoldSegments(s[0].y, s[1].y, s[2].y, s[3].y);
-    v[2] = contract::FoldSegments(s[0].z, s[1].z, s[2].z, s[3].z), v[3] = contract::FoldSegments(s[0].w, s[1].w, s[2].w, s[3].w);
-    if (kInteger) CorrectSums(contract::FoldSegments(correction[0], correction[1], correction[2], correction[3]), v);
-  }
-};
-
-// The rows of gate and up, both finished, as codes of down: a warp a row, whose 128 columns are a 128-block of down's inputs. Nothing hides what this
-// takes at the end of a launch: loads stand first, and gate and up go side by side.
-template <Exl3Form kForm>
-__device__ void FinishPair(const Exl3Call& call, int tile, int output) {
-  constexpr bool kInteger = kForm != Exl3Form::kHalf;
-  RowTile rows;
-  Exl3Job gate, up, down;
-  call.tiles.Find(tile, 0, &rows, &gate);
-  call.tiles.Find(tile, 1, &rows, &up);
-  call.tiles.Find(tile, 2, &rows, &down);
-  const int column = output * kExl3Columns + 4 * static_cast<int>(threadIdx.x & 31), blocks = call.first_output[1];
-  const OutputTerms of_gate(gate, column), of_up(up, column);
-  const float4 scale = *reinterpret_cast<const float4*>(down.input_scale + column);
-  const SmallPartial gate_partial(call, tile, output), up_partial(call, tile, blocks + output);
-  const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>;
-  for (int r = static_cast<int>(threadIdx.x) / 32; r < rows.rows; r += static_cast<int>(blockDim.x) / 32) {
-    const std::int64_t row = rows.begin + r;
-    const float weight = call.input.weight ? call.input.weight[row] : 1.0f;
-    float v[2][4], t[4];
-    gate_partial.Fold<kInteger>(r, v[0]);
-    up_partial.Fold<kInteger>(r, v[1]);
-    ButterflyWarp(v);
-    of_gate.Apply(v[0]);
-    of_up.Apply(v[1]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      t[i] = column + i < gate.out_features ? BF16Value(Swiglu(BF16Value(BF16Bits(v[0][i])), BF16Value(BF16Bits(v[1][i])), weight, call.input.limit)) : 0.0f;
-    }
-    ScaleInput(scale, t);
-    std::byte* block = call.down.codes + call.terms() * row * row_bytes + output * 8 * kCodeTileBytes<kForm>;
-    if (PrepareSmallBlock<kForm>(down, t, block, row_bytes, call.down.scale_sums + row * blocks + output) && call.overflow) *call.overflow = 1;
-  }
-}
-
-// The block's work after its product: the last one of an output finishes its rows.
-template <Exl3Form kForm>
-__device__ void FinishSmall(const Exl3Call& call, const SmallPlace& place, int tile, int output) {
-  std::int32_t* arrivals = call.arrivals + tile * call.outputs();
-  if (call.down.codes) {
-    const int of_gate = place.part == 0 ? output : output - call.first_output[1];
-    if (LastToArrive(arrivals + of_gate, 2 * contract::kSegments)) FinishPair<kForm>(call, tile, of_gate);
-    return;
-  }
-  if (!LastToArrive(arrivals + output, contract::kSegments)) return;
-  const SmallPartial partial(call, tile, output);
-  const int column = place.column + 4 * static_cast<int>(threadIdx.x & 31);
-  const OutputTerms terms(place.job, column);
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {
-    float v[1][4];
-    partial.Fold<kForm != Exl3Form::kHalf>(row, v[0]);
-    ButterflyWarp(v);
-    terms.Apply(v[0]);
-    StoreRow(call, place.job, place.part, place.tile.begin + row, column, v[0]);
-  }
-}
-
-// Block (segment + 4 * (128 outputs of some part), tile). `product(call, place, sums, z)` writes the segment's sums and corrections.
-template <Exl3Form kForm, class Product>
-__device__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile, Product product) {
-  BeginSmall(call);
-  const int tile = static_cast<int>(first_tile + blockIdx.y), segment = static_cast<int>(blockIdx.x) % contract::kSegments;
-  const int output = static_cast<int>(blockIdx.x) / contract::kSegments;
+// The block's place; no rows: it has none.
+__device__ inline SmallPlace FindPlace(const Exl3Call& call, int tile) {
   SmallPlace place;
+  const int output = OutputOfBlock(), segment = SegmentOfBlock();
   place.index = tile;
   place.part = 0;
 #pragma unroll
   for (int p = 1; p < kExl3Parts; ++p) place.part += p < call.tiles.parts && output >= call.first_output[p];
   place.column = (output - call.first_output[place.part]) * kExl3Columns;
-  if (!call.tiles.Find(tile, place.part, &place.tile, &place.job) || place.column >= place.job.out) {
+  if (!call.tiles.Find(tile, place.part, &place.tile, &place.job) || place.column >= place.job.out) place.tile.rows = 0;
+  place.first_block = contract::FirstBlock(call.in / 128, segment);
+  place.blocks = contract::FirstBlock(call.in / 128, segment + 1) - place.first_block;
+  return place;
+}
+
+// Block (segment + 4 * (128 outputs of some part), tile).
+template <class Sums>
+__device__ __forceinline__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile) {
+  __shared__ SmallPlace place;
+  BeginSmall(call);
+  if (threadIdx.x == 0) place = FindPlace(call, static_cast<int>(first_tile + blockIdx.y));
+  __syncthreads();
+  if (place.tile.rows == 0) {
     WaitForKernelsBefore();  // this kernel must not end before the one before it
     return;
   }
-  place.first_block = contract::FirstBlock(call.in / 128, segment);
-  place.blocks = contract::FirstBlock(call.in / 128, segment + 1) - place.first_block;
-  const SmallPartial partial(call, tile, output);
-  product(call, place, partial.sums + segment * partial.rows * kExl3Columns, partial.z + segment * partial.rows);
-  FinishSmall<kForm>(call, place, tile, output);
+  SmallProduct<Sums>(call, place);
+  FinishSmall<Sums::kForm>(call, place);
 }
 
 // Launches `kernel` over all tiles of the call with room for the widest rate among its jobs. Groups of warps are as many as fill the device and

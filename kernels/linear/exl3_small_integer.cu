@@ -6,7 +6,7 @@ namespace {
 
 template <int kTerms>
 __global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallIntegerKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
-  SmallBlock<IntegerSums<kTerms>::kForm>(call, first_tile, SmallProduct<IntegerSums<kTerms>>);
+  SmallBlock<IntegerSums<kTerms>>(call, first_tile);
 }
 
 }  // namespace

@@ -23,7 +23,6 @@ template <int kTerms>
 class IntegerSums {
  public:
   static constexpr Exl3Form kForm = kTerms == 2 ? Exl3Form::kInt16 : Exl3Form::kInt8;
-  static constexpr int kPipes = -8;  // of RunReader::States: a multiplication a weight
 
   __device__ explicit IntegerSums(const SmallRows& rows) : rows_(rows) {
     const int lane = threadIdx.x & 31;
@@ -38,7 +37,9 @@ class IntegerSums {
     for (int s = 0; s < kSmallStrips; ++s) sum_[s][0] = sum_[s][1] = sum_[s][2] = sum_[s][3] = 0;
   }
 
+  template <WeightForm kWeight>
   __device__ void Multiply(int strip, const std::uint32_t (&state)[8], const uint4& codes) {
+    static_assert(kWeight == WeightForm::kMul1Integer);
     std::uint32_t product[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) product[j] = Mul1Product(state[j]);
@@ -97,17 +98,16 @@ class IntegerSums {
 };
 
 // Family H: fp16 weights through MMA blocks that run on over the segment, so that the first four warps have all of it.
-template <WeightForm kWeight>
 class HalfSums {
  public:
   static constexpr Exl3Form kForm = Exl3Form::kHalf;
-  static constexpr int kPipes = kWeight == WeightForm::kMcg || kWeight == WeightForm::k3inst ? 4 : 8;
 
   __device__ explicit HalfSums(const SmallRows& rows) : rows_(rows.rows) {
 #pragma unroll
     for (int s = 0; s < kSmallStrips; ++s) sum_[s][0] = sum_[s][1] = sum_[s][2] = sum_[s][3] = 0.0f;
   }
   __device__ void BeginBlock() {}
+  template <WeightForm kWeight>
   __device__ void Multiply(int strip, const std::uint32_t (&state)[8], const uint2& codes) {
     FragmentA weights;
     weights.a[0] = DecodePair<kWeight>(state[0], state[1]);

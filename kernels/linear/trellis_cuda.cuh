@@ -146,6 +146,10 @@ __device__ inline std::uint32_t MaskFlip(std::uint32_t x) {
   return result;
 }
 
+// RunReader::States' kOther for a form whose weights are multiplied as they come: instructions on eight states.
+template <WeightForm kForm>
+inline constexpr int kPipesOf = kForm == WeightForm::kMul1Integer ? -8 : kForm == WeightForm::kMul1Half ? 8 : 4;
+
 // Two weights as fp16 bits.
 template <WeightForm kForm>
 __device__ inline std::uint32_t DecodePair(std::uint32_t s0, std::uint32_t s1) {
