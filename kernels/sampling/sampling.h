@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/contract/cpu_isa.h"
 #include "kernels/device/stream.h"
 
 namespace lockstep::kernels {
@@ -29,6 +30,6 @@ struct SampleArgs {
 // The CPU kernel's row, for logits that the host has changed.
 std::int32_t SampleRow(std::span<const float> logits_V, const SamplingRow& row);
 
-Kernel<SampleArgs> CpuSample();
+Kernel<SampleArgs> CpuSample(Isa isa);
 
 }  // namespace lockstep::kernels

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/contract/total_order.h"
+#include "kernels/sampling/sampling_simd.h"
 #include "kernels/sampling/sampling_weight.h"
 
 namespace lockstep::kernels {
@@ -47,13 +48,21 @@ class Ranking {
   std::size_t sorted_ = 0;
 };
 
-std::int32_t Draw(std::span<const float> logits_V, float best, const SamplingRow& row) {
+using Shares = void(const float* logits, std::int64_t n, float best, float temperature, float* shares_V);
+
+std::vector<Candidate> Candidates(std::span<const float> logits_V, float best, const SamplingRow& row, Shares* shares) {
+  std::vector<float> share_V(logits_V.size());
+  shares(logits_V.data(), static_cast<std::int64_t>(logits_V.size()), best, row.temperature, share_V.data());
   std::vector<Candidate> candidates;
   for (std::size_t v = 0; v < logits_V.size(); ++v) {
-    if (const std::uint64_t weight = SamplingWeight(SamplingExponent(logits_V[v], best, row), row); weight > 0) {
+    if (const std::uint64_t weight = WeightOfShare(share_V[v], row); weight > 0) {
       candidates.push_back({contract::RankKey(logits_V[v], static_cast<std::uint32_t>(v)), weight});
     }
   }
+  return candidates;
+}
+
+std::int32_t Draw(std::vector<Candidate> candidates, const SamplingRow& row) {
   Ranking ranking(std::move(candidates));
   const std::size_t kept = row.top_k > 0 ? std::min(ranking.size(), static_cast<std::size_t>(row.top_k)) : ranking.size();
   const std::uint64_t total = ranking.Weight(kept), nucleus = NucleusWeight(total, row.top_p);
@@ -68,10 +77,24 @@ std::int32_t Draw(std::span<const float> logits_V, float best, const SamplingRow
   return static_cast<std::int32_t>(contract::IndexOfRankKey(ranking[rank].key));
 }
 
+std::int32_t SampleWith(std::span<const float> logits_V, const SamplingRow& row, Shares* shares) {
+  std::size_t best = 0;
+  for (std::size_t v = 0; v < logits_V.size(); ++v) {
+    if (!std::isfinite(logits_V[v])) return -1;
+    if (logits_V[v] > logits_V[best]) best = v;
+  }
+  if (row.temperature == 0.0f) return static_cast<std::int32_t>(best);
+  return Draw(Candidates(logits_V, logits_V[best], row, shares), row);
+}
+
+Shares* SharesFor(Isa isa) { return ForIsa(isa, &generic::SamplingShares, &avx2::SamplingShares, &avx512::SamplingShares); }
+
+template <Isa isa>
 void RunSample(Stream& stream, const SampleArgs& args) {
+  static Shares* const shares = SharesFor(isa);
   const auto rows = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
-      args.out_T[t] = SampleRow({args.logits_TV + t * args.vocab, static_cast<std::size_t>(args.vocab)}, args.row_T[t]);
+      args.out_T[t] = SampleWith({args.logits_TV + t * args.vocab, static_cast<std::size_t>(args.vocab)}, args.row_T[t], shares);
     }
   };
   AsCpu(stream).ParallelFor(args.rows, 1, std::cref(rows));
@@ -80,14 +103,12 @@ void RunSample(Stream& stream, const SampleArgs& args) {
 }  // namespace
 
 std::int32_t SampleRow(std::span<const float> logits_V, const SamplingRow& row) {
-  std::size_t best = 0;
-  for (std::size_t v = 0; v < logits_V.size(); ++v) {
-    if (!std::isfinite(logits_V[v])) return -1;
-    if (logits_V[v] > logits_V[best]) best = v;
-  }
-  return row.temperature == 0.0f ? static_cast<std::int32_t>(best) : Draw(logits_V, logits_V[best], row);
+  static Shares* const shares = SharesFor(BestIsa());
+  return SampleWith(logits_V, row, shares);
 }
 
-Kernel<SampleArgs> CpuSample() { return {&RunSample, "sample/F"}; }
+Kernel<SampleArgs> CpuSample(Isa isa) {
+  return {ForIsa(isa, &RunSample<Isa::kGeneric>, &RunSample<Isa::kAvx2>, &RunSample<Isa::kAvx512>), "sample/F"};
+}
 
 }  // namespace lockstep::kernels

@@ -14,11 +14,12 @@ inline constexpr float kLowestExponent = -28.0f;
 
 LOCKSTEP_HD float SamplingExponent(float logit, float best, const SamplingRow& row) { return contract::Div(contract::Sub(logit, best), row.temperature); }
 
-// floor(2^40 Exp(exponent)), or 0 for what min_p drops.
-LOCKSTEP_HD std::uint64_t SamplingWeight(float exponent, const SamplingRow& row) {
-  if (exponent < kLowestExponent) return 0;
-  const float share = contract::Exp(exponent);
+// floor(2^40 share), or 0 for what min_p drops; share = Exp(exponent).
+LOCKSTEP_HD std::uint64_t WeightOfShare(float share, const SamplingRow& row) {
   return share < row.min_p ? 0 : static_cast<std::uint64_t>(contract::Mul(share, 0x1p40f));
+}
+LOCKSTEP_HD std::uint64_t SamplingWeight(float exponent, const SamplingRow& row) {
+  return exponent < kLowestExponent ? 0 : WeightOfShare(contract::Exp(exponent), row);
 }
 
 // Weight that the kept tokens reach at least: top_p of the total.

@@ -39,7 +39,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.combine = CpuCombine(isa);
   table.engram_gate = CpuEngramGate(isa);
   table.argmax = CpuArgmax(isa);
-  table.sample = CpuSample();
+  table.sample = CpuSample(isa);
   table.random_exl3 = CpuRandomExl3();
   return table;
 }
