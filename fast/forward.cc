@@ -130,7 +130,8 @@ void Forward::Begin(std::span<Segment> segments) {
   shape_.position_bound = position_bound_;
   graphs_.Begin(fixed ? &shape_ : nullptr, r_.experts.generation());
   device_index_ = r_.device_of.front();
-  leaving_ = nullptr;
+  leaving_ = nullptr;  // a step before that threw may have left these two
+  linear_set_.clear();
 }
 
 // Rows whose logits are wanted; shape_.logit_rows has them as ranges.
