@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "harness/gpu/exl3_spec.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn_cuda.h"
@@ -20,27 +21,12 @@ struct Shape {
 };
 constexpr Shape kV41 = {5120, 2304}, kV4 = {4096, 2048};
 
-LinearSpec Exl3Spec(Codebook codebook, int bits_x2, std::int32_t in, std::int32_t out, std::int64_t base) {
-  LinearSpec spec;
-  spec.kind = LinearSpec::Kind::kExl3;
-  spec.codebook = codebook;
-  spec.bits_x2 = bits_x2;
-  spec.in_features = spec.in_padded = in;
-  spec.out_features = spec.out_padded = out;
-  spec.act_limit = codebook == Codebook::kMul1 ? 127 : 0;
-  spec.weight = base;
-  spec.input_scale = base + std::int64_t{in} / 16 * (out / 16) * 16 * bits_x2;
-  spec.output_scale = spec.input_scale + 4 * std::int64_t{in};
-  spec.bytes = spec.output_scale + 4 * std::int64_t{out} - base;
-  return spec;
-}
-
 void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int sets, const Shape& shape = kV41) {
   const auto [hidden, intermediate] = shape;
   ExpertSpec spec;
-  spec.gate = Exl3Spec(codebook, bits_x2, hidden, intermediate, 0);
-  spec.up = Exl3Spec(codebook, bits_x2, hidden, intermediate, spec.gate.bytes);
-  spec.down = Exl3Spec(codebook, bits_x2, intermediate, hidden, spec.gate.bytes + spec.up.bytes);
+  spec.gate = timing::Exl3Spec(codebook, bits_x2, hidden, intermediate, 0);
+  spec.up = timing::Exl3Spec(codebook, bits_x2, hidden, intermediate, spec.gate.bytes);
+  spec.down = timing::Exl3Spec(codebook, bits_x2, intermediate, hidden, spec.gate.bytes + spec.up.bytes);
   spec.bytes = spec.gate.bytes + spec.up.bytes + spec.down.bytes;
   std::mt19937_64 random(7);
   std::vector<std::uint64_t> host(static_cast<std::size_t>(spec.bytes) / 8);

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "harness/gpu/exl3_spec.h"
+#include "harness/gpu/op_timing.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/linear/linear_cuda.h"
 
@@ -23,19 +25,6 @@ struct Case {
   int bits_x2;
 };
 
-LinearSpec Exl3Spec(const Case& c, std::int32_t out) {
-  LinearSpec spec;
-  spec.kind = LinearSpec::Kind::kExl3;
-  spec.bits_x2 = c.bits_x2;
-  spec.in_features = spec.in_padded = c.in;
-  spec.out_features = spec.out_padded = out;
-  spec.act_limit = 127;
-  spec.input_scale = std::int64_t{c.in} / 16 * (out / 16) * 16 * c.bits_x2;
-  spec.output_scale = spec.input_scale + 4 * std::int64_t{c.in};
-  spec.bytes = spec.output_scale + 4 * std::int64_t{out};
-  return spec;
-}
-
 // Device memory with random trellises and scales of one sign each way.
 std::byte* MakeBlob(const LinearSpec& spec, std::mt19937_64& random) {
   std::vector<std::uint64_t> host(static_cast<std::size_t>(spec.bytes) / 8);
@@ -51,41 +40,12 @@ std::byte* MakeBlob(const LinearSpec& spec, std::mt19937_64& random) {
   return static_cast<std::byte*>(device);
 }
 
-// Microseconds of a call, the median of replays of a graph of kCalls calls.
-template <class Run>
-double TimeGraph(CudaStream& stream, Run run) {
-  for (int i = 0; i < 2; ++i) run(i);
-  cudaGraph_t graph;
-  CheckCuda(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < kCalls; ++i) run(i);
-  CheckCuda(cudaStreamEndCapture(stream.handle(), &graph), "capture");
-  cudaGraphExec_t exec;
-  CheckCuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<float> times;
-  for (int repeat = 0; repeat < 15; ++repeat) {
-    cudaEventRecord(begin, stream.handle());
-    CheckCuda(cudaGraphLaunch(exec, stream.handle()), "graph");
-    cudaEventRecord(end, stream.handle());
-    CheckCuda(cudaEventSynchronize(end), "timing");
-    float ms;
-    cudaEventElapsedTime(&ms, begin, end);
-    times.push_back(ms);
-  }
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] * 1e3 / kCalls;
-}
-
 void Time(CudaStream& stream, const Case& c, std::int64_t rows, int copies) {
   std::mt19937_64 random(7);
   std::vector<LinearSpec> specs;
   double packed = 0;
   for (const std::int32_t out : c.outs) {
-    specs.push_back(Exl3Spec(c, out));
+    specs.push_back(timing::Exl3Spec(Codebook::kMul1, c.bits_x2, c.in, out));
     packed += static_cast<double>(specs.back().input_scale) * c.groups;
   }
   std::vector<const std::byte*> blobs;  // [copies][outs][groups]
@@ -120,7 +80,7 @@ void Time(CudaStream& stream, const Case& c, std::int64_t rows, int copies) {
     }
     kernel(stream, {linears.data(), static_cast<int>(linears.size())});
   };
-  const double us = TimeGraph(stream, run);
+  const double us = timing::GraphMicroseconds(stream, kCalls, run);
   std::printf("%-28s rows=%lld %-11s %7.1f us  %5.0f GB/s packed\n", c.name, static_cast<long long>(rows), copies > 1 ? "from memory" : "from L2", us, packed / us * 1e-3);
   for (const std::byte* blob : blobs) cudaFree(const_cast<std::byte*>(blob));
   cudaFree(device_x);

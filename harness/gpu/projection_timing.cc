@@ -1,6 +1,7 @@
 // EXL3 projections of many rows at V4-Flash's shapes, as prefill calls them: tiles of 1,024 rows, or all 4,096 of a chunk.
 #include <memory>
 
+#include "harness/gpu/exl3_spec.h"
 #include "harness/gpu/timing_cases.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_cuda.h"
@@ -10,20 +11,6 @@ namespace {
 
 using kernels::LinearArgs;
 using kernels::LinearSpec;
-
-LinearSpec Spec(Codebook codebook, int bits_x2, std::int32_t in, std::int32_t out) {
-  LinearSpec spec;
-  spec.kind = LinearSpec::Kind::kExl3;
-  spec.codebook = codebook;
-  spec.bits_x2 = bits_x2;
-  spec.in_features = spec.in_padded = in;
-  spec.out_features = spec.out_padded = out;
-  spec.act_limit = codebook == Codebook::kMul1 ? 127 : 0;
-  spec.input_scale = std::int64_t{in} * out / 16 * bits_x2;
-  spec.output_scale = spec.input_scale + 4 * std::int64_t{in};
-  spec.bytes = spec.output_scale + 4 * std::int64_t{out};
-  return spec;
-}
 
 // The blob of a random matrix: any bits are states, scales have magnitudes near those of real packs.
 std::vector<std::uint32_t> RandomBlob(TimingRun& run, const LinearSpec& spec) {
@@ -44,7 +31,7 @@ void TimeProjection(TimingRun& run, Codebook codebook, int bits_x2, int groups, 
   const std::string shape = std::string(NameOf(codebook)) + " " + std::to_string(bits_x2) + " " + (groups > 1 ? std::to_string(groups) + " x " : "") +
                             std::to_string(in) + "->" + std::to_string(out) + " rows " + std::to_string(rows);
   if (shape.find(run.filter) == std::string::npos) return;
-  const LinearSpec spec = Spec(codebook, bits_x2, in, out);
+  const LinearSpec spec = Exl3Spec(codebook, bits_x2, in, out);
   const int sets = static_cast<int>(std::clamp<std::int64_t>((std::int64_t{64} << 20) / (groups * spec.bytes), 1, 8));
   Mirror<std::uint32_t> blob(RandomBlob(run, spec));  // every group's; a set has copies of its own
   std::vector<std::unique_ptr<Mirror<std::uint32_t>>> copies;
