@@ -31,11 +31,11 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
   split.key = reinterpret_cast<std::uint16_t*>(stream.Scratch(kKeySlot, static_cast<std::size_t>(a.rows * split.slots * split.padded) * 2));
   const auto rows = static_cast<unsigned>(a.rows);
   const dim3 score_grid(static_cast<unsigned>(split.slots / AttentionSplit::kScoreSlots), Blocks(a.heads, AttentionSplit::kScoreHeads), rows);
-  CheckCuda(cudaFuncSetAttribute(AttentionScoreKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(split.score_bytes())), "attention shared memory");
+  AllowShared(AttentionScoreKernel, stream.device());
   Launch(AttentionScoreKernel, score_grid, AttentionSplit::kScoreThreads, split.score_bytes(), stream, a, split, scale);
   CheckLaunch("attention scores");
   constexpr int kBytes = sizeof(AttentionValues::Shared);
-  CheckCuda(cudaFuncSetAttribute(AttentionValueKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "attention shared memory");
+  AllowShared(AttentionValueKernel, stream.device());
   const dim3 value_grid(Blocks(a.head_dim, AttentionSplit::kChannels), Blocks(a.heads, AttentionSplit::kValueHeads), rows);
   Launch(AttentionValueKernel, value_grid, AttentionSplit::kValueThreads, kBytes, stream, a, split);
   CheckLaunch("attention values");
@@ -43,7 +43,7 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
 
 void RunTiles(CudaStream& stream, const AttentionArgs& a, float scale) {
   const AttentionTile::Layout layout(a.head_dim, std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()));
-  CheckCuda(cudaFuncSetAttribute(AttentionTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes), "attention shared memory");
+  AllowShared(AttentionTileKernel, stream.device());
   const auto blocks = static_cast<unsigned>(a.rows * Blocks(a.heads, AttentionTile::kHeads));
   Launch(AttentionTileKernel, blocks, AttentionTile::kThreads, static_cast<std::size_t>(layout.bytes), stream, a, layout, scale);
   CheckLaunch("attention");

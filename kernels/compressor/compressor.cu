@@ -91,8 +91,9 @@ void RunCompress(Stream& stream, const CompressorArgs& a) {
   constexpr std::size_t kMostBytes = 200 << 10;
   if (bytes > kMostBytes) throw InputError("compressor: groups of " + std::to_string(a.ratio) + " tokens, expected at most 400 on a CUDA device");
   const auto kernel = parts == 8 ? &CompressKernel<8> : &CompressKernel<1>;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "compress shared memory");
-  Launch(kernel, dim3(static_cast<unsigned>(a.entries), Blocks(a.width, channels)), kThreads, bytes, AsCuda(stream), a);
+  CudaStream& cuda = AsCuda(stream);
+  AllowShared(kernel, cuda.device());
+  Launch(kernel, dim3(static_cast<unsigned>(a.entries), Blocks(a.width, channels)), kThreads, bytes, cuda, a);
   CheckLaunch("compress");
 }
 

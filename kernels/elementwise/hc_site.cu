@@ -236,7 +236,7 @@ void RunHcSite(Stream& s, const HcSiteArgs& a) {
   auto* words = reinterpret_cast<LaneWord*>(stream.ZeroedScratch(rows * kDots * kLanesF * sizeof(LaneWord)));
   const auto walk = static_cast<std::size_t>(kStreams * a.mix.hidden / kLanesF * kBlockLanes) * 2 * sizeof(float);
   const std::size_t bytes = std::max(walk, SiteEnd::SharedBytes(a.mix.hidden));
-  CheckCuda(cudaFuncSetAttribute(SiteKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_site shared memory");
+  AllowShared(SiteKernel, stream.device());
   Launch(SiteKernel, static_cast<unsigned>(rows * (kLaneBlocksOfRow + 1)), kThreads, bytes, stream, a, words);
   CheckLaunch("hc_site");
 }

@@ -101,12 +101,12 @@ void Project(CudaStream& stream, const DotRows& d, const ProjectionLanes& to) {
   if (d.rows <= kFewRows) {
     const std::int64_t steps = (d.n + kLanesF - 1) / kLanesF;
     const auto bytes = static_cast<std::size_t>(steps * (128 + d.rows * 64));
-    CheckCuda(cudaFuncSetAttribute(ProjectRowsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_mix shared memory");
+    AllowShared(ProjectRowsKernel, stream.device());
     Launch(ProjectRowsKernel, dim3(kQuarters, static_cast<unsigned>(d.outputs + 1)), kFewThreads, bytes, stream, d, to);
     return;
   }
   constexpr int kBytes = sizeof(Tile::Shared);
-  CheckCuda(cudaFuncSetAttribute(ProjectTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "hc_mix shared memory");
+  AllowShared(ProjectTileKernel, stream.device());
   const dim3 grid(kQuarters, Blocks(d.rows, Tile::kRows), Blocks(d.outputs, Tile::kOutputs));
   Launch(ProjectTileKernel, grid, Tile::kThreads, kBytes, stream, d, to);
 }
@@ -222,8 +222,9 @@ void RunHcCollapseNorm(Stream& stream, const HcCollapseNormArgs& a) {
   if (a.rows == 0) return;
   const auto kernel = a.hidden % 8 == 0 ? &CollapseNormKernel<8> : &CollapseNormKernel<1>;
   const auto bytes = static_cast<std::size_t>(a.hidden) * 2;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "hc_collapse_norm shared memory");
-  Launch(kernel, static_cast<unsigned>(a.rows), kCollapseThreads, bytes, AsCuda(stream), a);
+  CudaStream& cuda = AsCuda(stream);
+  AllowShared(kernel, cuda.device());
+  Launch(kernel, static_cast<unsigned>(a.rows), kCollapseThreads, bytes, cuda, a);
   CheckLaunch("hc_collapse_norm");
 }
 

@@ -56,7 +56,7 @@ void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries
   const std::int64_t keys = RoundUp(std::max<std::int64_t>(entries * row_blocks / kBlocksWanted, 1), Tile::kKeys);
   const dim3 grid(Blocks(entries, keys), static_cast<unsigned>(row_blocks));
   const auto launch = [&](auto kernel) {
-    CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "index score shared memory");
+    AllowShared(kernel, stream.device());
     Launch(kernel, grid, Tile::kThreads, kBytes, stream, a, queries, keys, scores.data, scores.stride);
   };
   if (many) launch(&ScoreRowsKernel<kBlocks, kHeadTiles>);

@@ -177,7 +177,7 @@ bool RunDenseBf16(CudaStream& stream, const LinearArgs& a) {
     CheckLaunch("linear");
     return true;
   }
-  CheckCuda(cudaFuncSetAttribute(DenseTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(TileShared)), "linear shared memory");
+  AllowShared(DenseTileKernel, stream.device());
   constexpr std::int64_t kMostRows = 65535 * std::int64_t{kTile};  // of a grid
   for (std::int64_t begin = 0; begin < a.rows; begin += kMostRows) {
     DenseCall part = call;

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) ScoreTileKernel(const __gri
 }
 
 void ScoreTiles(CudaStream& stream, const DotRows& d, const Scores& to) {
-  CheckCuda(cudaFuncSetAttribute(ScoreTileKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kTileBytes), "router shared memory");
+  AllowShared(ScoreTileKernel, stream.device());
   constexpr std::int64_t kMaxRows = 32768 * std::int64_t{Tile::kRows};  // of a grid
   for (std::int64_t begin = 0; begin < d.rows; begin += kMaxRows) {
     DotRows part = d;
@@ -91,7 +91,7 @@ void RunFewRows(CudaStream& stream, const FewRowsRouter& call) {
   WithItems(call.router.experts, [&](auto items) {
     const auto kernel = &FewRowsRouterKernel<kRows, items()>;
     const std::size_t bytes = call.shared_bytes();
-    CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), "router shared memory");
+    AllowShared(kernel, stream.device());
     Launch(kernel, static_cast<unsigned>(call.score_blocks() + call.router.rows), FewRowsRouter::kThreads, bytes, stream, call);
   });
 }
