@@ -98,7 +98,6 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::expert_ffn>("expert_ffn", &timed);
   TimeKernel<&KernelTable::combine>("combine", &timed);
   TimeKernel<&KernelTable::engram_gate>("engram_gate", &timed);
-  TimeKernel<&KernelTable::argmax>("argmax", &timed);
   TimeKernel<&KernelTable::sample>("sample", &timed);
   return timed;
 }

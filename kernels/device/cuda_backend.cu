@@ -73,7 +73,6 @@ KernelTable MakeCudaTable(Profile profile) {
   table.device_job_rows = 64;  // they decode a weight once for eight rows of an expert
   table.combine = CudaCombine();
   table.engram_gate = CudaEngramGate();
-  table.argmax = CudaArgmax();
   table.sample = CudaSample();
   table.random_exl3 = CudaRandomExl3();
   NameContracts(profile, &table);

@@ -1,4 +1,4 @@
-// Family F operations on rows: embedding, norms, RoPE, combine, Engram, argmax. Hyper-connections are in hyper_connections.cu. The orders are
+// Family F operations on rows: embedding, norms, RoPE, combine, Engram. Hyper-connections are in hyper_connections.cu. The orders are
 // docs/numerics.md section 6.
 #include <type_traits>
 
@@ -134,32 +134,6 @@ __global__ void __launch_bounds__(kLanesF) EngramGateKernel(EngramGateArgs a, fl
   for (std::int64_t d = threadIdx.x; d < a.hidden; d += blockDim.x) x[d] = BF16Bits(Fma(alpha, BF16Value(value[d]), BF16Value(x[d])));
 }
 
-__global__ void ArgmaxKernel(ArgmaxArgs a) {
-  BeginKernel();
-  __shared__ float best_value[256];
-  __shared__ std::int64_t best_index[256];
-  const float* logits = a.logits_TV + blockIdx.x * a.vocab;
-  float value = -__int_as_float(0x7f800000);
-  std::int64_t index = a.vocab;
-  bool nan = false;
-  for (std::int64_t v = threadIdx.x; v < a.vocab; v += blockDim.x) {
-    nan = nan || logits[v] != logits[v];
-    if (logits[v] > value || index == a.vocab) value = logits[v], index = v;
-  }
-  nan = __syncthreads_or(nan);
-  best_value[threadIdx.x] = value;
-  best_index[threadIdx.x] = index;
-  for (int stride = blockDim.x / 2; stride > 0; stride /= 2) {
-    __syncthreads();
-    if (threadIdx.x >= stride) continue;
-    const float other = best_value[threadIdx.x + stride];
-    const std::int64_t other_index = best_index[threadIdx.x + stride];
-    const bool better = other_index < a.vocab && (other > best_value[threadIdx.x] || (other == best_value[threadIdx.x] && other_index < best_index[threadIdx.x]));
-    if (better) best_value[threadIdx.x] = other, best_index[threadIdx.x] = other_index;
-  }
-  if (threadIdx.x == 0) a.out_T[blockIdx.x] = nan ? -1 : static_cast<std::int32_t>(best_index[0]);
-}
-
 template <int kWidth>
 dim3 ChannelGrid(std::int64_t rows, std::int64_t hidden) {
   return dim3(static_cast<unsigned>(rows), Blocks(hidden, kWidth * kRowThreads));
@@ -223,10 +197,6 @@ void RunEngramGate(Stream& stream, const EngramGateArgs& a) {
   }
   CheckLaunch("engram_gate");
 }
-void RunArgmax(Stream& stream, const ArgmaxArgs& a) {
-  Launch(ArgmaxKernel, Blocks(a.rows, 1), 256, 0, AsCuda(stream), a);
-  CheckLaunch("argmax");
-}
 
 }  // namespace
 
@@ -236,6 +206,5 @@ Kernel<RopeArgs> CudaRope() { return {&RunRope, "rope/F"}; }
 Kernel<NormRopeArgs> CudaNormRope() { return {&RunNormRope, "norm_rope/F"}; }
 Kernel<CombineArgs> CudaCombine() { return {&RunCombine, "combine/F"}; }
 Kernel<EngramGateArgs> CudaEngramGate() { return {&RunEngramGate, "engram_gate/F"}; }
-Kernel<ArgmaxArgs> CudaArgmax() { return {&RunArgmax, "argmax/F"}; }
 
 }  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-// Family F operations on whole rows: embedding, RMSNorm, RoPE, hyper-connections, combine, argmax. docs/numerics.md section 6.
+// Family F operations on whole rows: embedding, RMSNorm, RoPE, hyper-connections, combine. docs/numerics.md section 6.
 // All bf16 arrays are uint16; T = rows of the step, S = streams, E = hidden size.
 #pragma once
 
@@ -116,14 +116,6 @@ struct EngramGateArgs {
   std::int64_t hidden = 0;
   float eps = 0.0f;
   std::uint16_t* stream_TSE = nullptr;
-};
-
-// Index of the largest logit of each row, the smallest index among equals. A NaN gives -1.
-struct ArgmaxArgs {
-  const float* logits_TV = nullptr;
-  std::int64_t rows = 0;
-  std::int64_t vocab = 0;
-  std::int32_t* out_T = nullptr;
 };
 
 }  // namespace lockstep::kernels

@@ -26,7 +26,6 @@ void RegisterAll() {
     Register<CombineProblem>("BM_Combine/" + rows,
                              CombineCase{.rows = shape.rows, .top_k = 6, .hidden = shape.hidden});
     Register<EngramGateProblem>("BM_EngramGate/" + rows, shape);
-    Register<ArgmaxProblem>("BM_Argmax/" + rows, ArgmaxCase{.rows = shape.rows, .vocab = 129280});
   }
 }
 

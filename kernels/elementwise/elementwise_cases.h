@@ -47,10 +47,6 @@ struct CombineCase {
   std::int64_t hidden = 1;
   Recipe recipe = Recipe::kNormal;
 };
-struct ArgmaxCase {
-  std::int64_t rows = 1, vocab = 1;
-  Recipe recipe = Recipe::kNormal;
-};
 
 using BF16Output = std::tuple<std::vector<std::uint16_t>>;
 
@@ -392,25 +388,6 @@ struct EngramGateProblem : StreamCase {
     return {.bytes = 6 * values + 2.0 * static_cast<double>(rows * hidden),
             .products = 5 * values,
             .items = static_cast<double>(rows)};
-  }
-};
-
-struct ArgmaxProblem : ArgmaxCase {
-  using Output = std::tuple<std::vector<std::int32_t>>;
-  static constexpr auto kKernel = &KernelTable::argmax;
-  std::vector<float> logits_TV;
-
-  explicit ArgmaxProblem(const ArgmaxCase& c) : ArgmaxCase(c) {
-    Inputs inputs(9);
-    logits_TV = inputs.F32(rows * vocab, recipe);
-  }
-  Output Start() const { return UnwrittenInt(rows); }
-  ArgmaxArgs Place(CallMemory& memory, Output& y) const {
-    return {
-        .logits_TV = memory.In(logits_TV), .rows = rows, .vocab = vocab, .out_T = memory.InOut(std::get<0>(y))};
-  }
-  Work work() const {
-    return {.bytes = 4.0 * static_cast<double>(rows * vocab), .items = static_cast<double>(rows)};
   }
 };
 

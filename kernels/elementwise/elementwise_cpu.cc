@@ -17,7 +17,6 @@ LOCKSTEP_ROWS_KERNEL(HcCollapseNorm, "hc_collapse_norm/F")
 LOCKSTEP_ROWS_KERNEL(HcExpand, "hc_expand/F")
 LOCKSTEP_ROWS_KERNEL(Combine, "combine/F")
 LOCKSTEP_ROWS_KERNEL(EngramGate, "engram_gate/F")
-LOCKSTEP_ROWS_KERNEL(Argmax, "argmax/F")
 #undef LOCKSTEP_ROWS_KERNEL
 
 namespace {

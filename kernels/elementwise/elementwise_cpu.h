@@ -16,6 +16,5 @@ Kernel<HcExpandArgs> CpuHcExpand(Isa isa);
 Kernel<HcSiteArgs> CpuHcSite(Isa isa);
 Kernel<CombineArgs> CpuCombine(Isa isa);
 Kernel<EngramGateArgs> CpuEngramGate(Isa isa);
-Kernel<ArgmaxArgs> CpuArgmax(Isa isa);
 
 }  // namespace lockstep::kernels

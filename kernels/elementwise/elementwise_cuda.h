@@ -15,6 +15,5 @@ Kernel<HcExpandArgs> CudaHcExpand();
 Kernel<HcSiteArgs> CudaHcSite();
 Kernel<CombineArgs> CudaCombine();
 Kernel<EngramGateArgs> CudaEngramGate();
-Kernel<ArgmaxArgs> CudaArgmax();
 
 }  // namespace lockstep::kernels

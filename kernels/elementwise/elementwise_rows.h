@@ -13,7 +13,6 @@
   void HcExpandRows(const HcExpandArgs&, std::int64_t begin, std::int64_t end);       \
   void CombineRows(const CombineArgs&, std::int64_t begin, std::int64_t end);         \
   void EngramGateRows(const EngramGateArgs&, std::int64_t begin, std::int64_t end);   \
-  void ArgmaxRows(const ArgmaxArgs&, std::int64_t begin, std::int64_t end);           \
   }
 LOCKSTEP_DECLARE_ROWS(generic)
 LOCKSTEP_DECLARE_ROWS(avx2)

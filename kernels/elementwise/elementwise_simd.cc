@@ -209,17 +209,4 @@ void EngramGateRows(const EngramGateArgs& a, std::int64_t begin, std::int64_t en
   }
 }
 
-void ArgmaxRows(const ArgmaxArgs& a, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t t = begin; t < end; ++t) {
-    const float* logits = a.logits_TV + t * a.vocab;
-    std::int64_t best = 0;
-    bool nan = false;
-    for (std::int64_t v = 0; v < a.vocab; ++v) {
-      nan = nan || logits[v] != logits[v];
-      if (logits[v] > logits[best]) best = v;
-    }
-    a.out_T[t] = nan ? -1 : static_cast<std::int32_t>(best);
-  }
-}
-
 }  // namespace lockstep::kernels::LOCKSTEP_ISA

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -522,44 +521,6 @@ TEST(EngramGate, IsNearTruth) {
   ExpectWithin(stream, expected, 3);
 }
 
-// --- argmax
-// ----------------------------------------------------------------------------------------------------------
-
-TEST(Argmax, TakesTheFirstOfTheLargest) {
-  for (const Recipe recipe : kRecipes) {  // the lattice has ties everywhere
-    for (const std::int64_t vocab : {1, 2, 15, 257, 1000, 129280}) {
-      ArgmaxProblem p({.rows = 3, .vocab = vocab, .recipe = recipe});
-      if (vocab > 2) {  // -0 and +0 are equal; nothing is larger than infinity
-        p.logits_TV[static_cast<std::size_t>(vocab)] = -0.0f;
-        for (std::int64_t v = 1; v < vocab; ++v)
-          p.logits_TV[static_cast<std::size_t>(vocab + v)] = v % 2 ? 0.0f : -0.0f;
-        for (const std::int64_t v : {vocab / 2, vocab - 1})
-          p.logits_TV[static_cast<std::size_t>(2 * vocab + v)] = std::numeric_limits<float>::infinity();
-      }
-      ArgmaxProblem::Output expected = p.Start();
-      for (std::int64_t t = 0; t < 3; ++t) {
-        std::int64_t best = 0;
-        const auto logit = [&](std::int64_t v) { return p.logits_TV[static_cast<std::size_t>(t * vocab + v)]; };
-        for (std::int64_t v = 1; v < vocab; ++v) best = logit(v) > logit(best) ? v : best;
-        std::get<0>(expected)[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(best);
-      }
-      ExpectEverywhere(p, expected, Describe(3, 1, vocab, recipe));
-    }
-  }
-}
-
-TEST(Argmax, ANanGivesMinusOneInItsRowAlone) {
-  for (const std::int64_t place : {0, 130, 299}) {
-    ArgmaxProblem p({.rows = 3, .vocab = 300});
-    p.logits_TV[static_cast<std::size_t>(300 + place)] = std::numeric_limits<float>::quiet_NaN();
-    for (const std::int64_t t : {0, 2}) p.logits_TV[static_cast<std::size_t>(300 * t + 77)] = 50.0f;
-    ArgmaxProblem::Output expected = p.Start();
-    std::get<0>(expected)[0] = std::get<0>(expected)[2] = 77;
-    std::get<0>(expected)[1] = -1;
-    ExpectEverywhere(p, expected, "NaN at " + std::to_string(place));
-  }
-}
-
 TEST(ElementwiseContract, IdsAreTheSameEverywhere) {
   for (const Implementation& implementation : Implementations(Profile::kSm90)) {
     const KernelTable& table = implementation.kernels();
@@ -573,7 +534,6 @@ TEST(ElementwiseContract, IdsAreTheSameEverywhere) {
     EXPECT_EQ(table.hc_site.contract, "hc_site/F");
     EXPECT_EQ(table.combine.contract, "combine/F");
     EXPECT_EQ(table.engram_gate.contract, "engram_gate/F");
-    EXPECT_EQ(table.argmax.contract, "argmax/F");
   }
 }
 

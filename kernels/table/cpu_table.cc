@@ -38,7 +38,6 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.device_job_rows = std::numeric_limits<std::int64_t>::max();
   table.combine = CpuCombine(isa);
   table.engram_gate = CpuEngramGate(isa);
-  table.argmax = CpuArgmax(isa);
   table.sample = CpuSample(isa);
   table.random_exl3 = CpuRandomExl3();
   return table;

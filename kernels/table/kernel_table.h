@@ -48,7 +48,6 @@ struct KernelTable {
   std::int64_t device_job_rows = 0;
   Kernel<CombineArgs> combine;
   Kernel<EngramGateArgs> engram_gate;
-  Kernel<ArgmaxArgs> argmax;
   Kernel<SampleArgs> sample;
   Kernel<RandomExl3Args> random_exl3;
 };

@@ -43,7 +43,7 @@ TEST(Implementations, ShareNoKernel) {
         add(t.linear), add(t.linear_set);
     add(t.pack_rows), add(t.norm_rope_pack), add(t.unpack_rows), add(t.compress), add(t.store_history), add(t.index_select),
         add(t.attention);
-    add(t.router), add(t.route), add(t.expert_ffn), add(t.combine), add(t.engram_gate), add(t.argmax), add(t.sample);
+    add(t.router), add(t.route), add(t.expert_ffn), add(t.combine), add(t.engram_gate), add(t.sample);
   }
   for (void* kernel : kernels) EXPECT_EQ(kernels.count(kernel), 1u);
   EXPECT_EQ(kernels.count(nullptr), 0u);
