@@ -78,6 +78,21 @@ __global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__
   }
 }
 
+// A block a row, for few and longer ones: every warp sums the row for itself and scales a chunk of it.
+constexpr int kFewNormRows = 16, kLongChunks = 12;
+__global__ void __launch_bounds__(32 * kLongChunks) RmsNormFewKernel(const __grid_constant__ RmsNormArgs a) {
+  StartNextKernel();
+  using Row = NormRow<kLongChunks>;
+  const int d = kLanesF * (static_cast<int>(threadIdx.x) / 32) + Row::First(), n = static_cast<int>(a.n);
+  const float4 weight = a.weight && d < n ? *reinterpret_cast<const float4*>(a.weight + d) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+  WaitForKernelsBefore();
+  const std::uint16_t* x = a.x + blockIdx.x * a.x_stride;
+  const float r = Row(x, n).Scale(a.eps);
+  const uint2 bits = d < n ? *reinterpret_cast<const uint2*>(x + d) : make_uint2(0u, 0u);
+  __syncthreads();  // all have read what is written now
+  if (d < n) *reinterpret_cast<uint2*>(a.y + blockIdx.x * a.y_stride + d) = ScaleFour(bits, r, weight);
+}
+
 // A thread kPairs neighbouring pairs of a head; two where heads are 8-byte aligned.
 template <int kPairs>
 __global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant__ RopeArgs a) {
@@ -156,9 +171,10 @@ void LaunchNormWarps(void (*kernel)(RmsNormArgs, RopeArgs), CudaStream& stream, 
 
 void RunRmsNorm(Stream& stream, const RmsNormArgs& a) {
   if (a.rows == 0) return;
-  if (!ByFours(a) || a.n > 12 * kLanesF) Launch(RmsNormRowKernel, static_cast<unsigned>(a.rows), kLanesF, 0, AsCuda(stream), a);
+  if (!ByFours(a) || a.n > kLongChunks * kLanesF) Launch(RmsNormRowKernel, static_cast<unsigned>(a.rows), kLanesF, 0, AsCuda(stream), a);
   else if (a.n <= 4 * kLanesF) LaunchNormWarps(RmsNormWarpKernel<4, false>, AsCuda(stream), a, {});
-  else LaunchNormWarps(RmsNormWarpKernel<12, false>, AsCuda(stream), a, {});
+  else if (a.rows <= kFewNormRows) Launch(RmsNormFewKernel, static_cast<unsigned>(a.rows), 32 * Blocks(a.n, kLanesF), 0, AsCuda(stream), a);
+  else LaunchNormWarps(RmsNormWarpKernel<kLongChunks, false>, AsCuda(stream), a, {});
   CheckLaunch("rms_norm");
 }
 void RunRope(Stream& stream, const RopeArgs& a) {

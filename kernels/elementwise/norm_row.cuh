@@ -33,11 +33,16 @@ struct NormRow {
   }
 };
 
-// bf16 of (x * r) * weight of four channels; weight null: ones.
-__device__ inline uint2 ScaleFour(uint2 bits, float r, const float* weight) {
+// bf16 of (x * r) * w of four channels.
+__device__ inline uint2 ScaleFour(uint2 bits, float r, float4 w) {
   using contract::Mul;
-  const float4 v = WidenFour(bits), w = weight ? *reinterpret_cast<const float4*>(weight) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+  const float4 v = WidenFour(bits);
   return make_uint2(PackBF16(Mul(Mul(v.x, r), w.x), Mul(Mul(v.y, r), w.y)), PackBF16(Mul(Mul(v.z, r), w.z), Mul(Mul(v.w, r), w.w)));
+}
+
+// The same with the weights at `weight`; null: ones.
+__device__ inline uint2 ScaleFour(uint2 bits, float r, const float* weight) {
+  return ScaleFour(bits, r, weight ? *reinterpret_cast<const float4*>(weight) : make_float4(1.0f, 1.0f, 1.0f, 1.0f));
 }
 
 // One pair of channels with the cosine and sine of its angle.
