@@ -16,6 +16,18 @@ __device__ inline void CopyAsync16(void* shared, const void* global) {
 #endif
 }
 
+// The same for bytes that are not read again soon: they make room in the L2 first, so that code, tables and rows stay there.
+__device__ inline void CopyAsync16Once(void* shared, const void* global) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))), "l"(global), "l"(policy)
+               : "memory");
+#else
+  CopyAsync16(shared, global);
+#endif
+}
+
 // Brings the cache line of an address to the L2 cache, for a later read that would have to wait for memory.
 __device__ inline void PrefetchLine(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
 

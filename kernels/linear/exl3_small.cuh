@@ -62,7 +62,7 @@ struct SmallShare {
 #pragma unroll 1
       for (int chunk = threadIdx.x % 16; begin + s < end && chunk < 8 * bits_x2; chunk += 16) {
         const int at = (chunk - threadIdx.x % 16) * 16;
-        CopyAsync16(to + at, next + at);
+        CopyAsync16Once(to + at, next + at);
       }
       next += 128 * bits_x2;
       to += kSmallStrips * 128 * bits_x2;
@@ -77,7 +77,7 @@ struct SmallShare {
     std::byte* to = ring + at + (threadIdx.x & 31) / 16 * (16 * kChunks) + threadIdx.x % 16 * 16;
 #pragma unroll
     for (int i = 0; i < (kChunks + 15) / 16; ++i) {
-      if (16 * (i + 1) <= kChunks || 16 * i + static_cast<int>(threadIdx.x) % 16 < kChunks) CopyAsync16(to + i * 256, from + i * 256);
+      if (16 * (i + 1) <= kChunks || 16 * i + static_cast<int>(threadIdx.x) % 16 < kChunks) CopyAsync16Once(to + i * 256, from + i * 256);
     }
     from += 16 * kChunks;
   }
