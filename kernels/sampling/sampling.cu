@@ -1,20 +1,26 @@
-// Tokens from rows of logits, a block a row. What sorting finds on the CPU, histograms of weights find here: the exponent at which the running
+// Tokens from rows of logits, a team of blocks a row. What sorting finds on the CPU, histograms of weights find here: the exponent at which the running
 // weight passes an amount, then the digits of the logit, then the id among equals.
+#include <algorithm>
 #include <string>
 
 #include "kernels/contract/total_order.h"
 #include "kernels/device/launch.cuh"
+#include "kernels/sampling/row_team.cuh"
 #include "kernels/sampling/sampling_cuda.h"
 #include "kernels/sampling/sampling_weight.h"
 
 namespace lockstep::kernels {
 namespace {
 
+enum Slot { kTeamSlot = 1 };
+
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits, kBinsAWarp = kBins / kWarps;
 constexpr std::int64_t kMaxVocab = 1 << 18;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kBinsAUnit = kBins / -kLowestExponent * 0.99f;  // of the exponent
+constexpr int kMaxTeam = 16;  // blocks a row: eight ids a thread of 129,280
+static_assert(kBins <= kTeamWords && kWarps <= kTeamWords);
 
 // Sums of weights in bins. Weights are cut in three, because shared memory adds words of 32 bits at full speed.
 struct Histogram {
@@ -42,7 +48,10 @@ struct Histogram {
 };
 
 struct SampleShared {
-  Histogram histogram;
+  union {
+    Histogram own;                   // of the block's ids
+    unsigned long long all[kBins];   // of the row's
+  };
   unsigned long long weight[kBins];  // by exponent
   unsigned long long warp[kWarps];
   unsigned long long sum;  // of what comes before the chosen bin
@@ -50,20 +59,26 @@ struct SampleShared {
   std::uint64_t key;
 };
 
-// Calls body(id, logit) for all ids of a row, eight loads at a time: one block waits for memory, not for arithmetic.
-template <class Body>
-__device__ void ForTokens(const float* logits, int vocab, const Body& body) {
-  constexpr int kLoads = 8;
-  for (int first = threadIdx.x; first < vocab; first += kLoads * kThreads) {
-    float logit[kLoads];
+// The ids of a row that a block looks at.
+struct Tokens {
+  const float* logits;
+  int begin, end;
+
+  // Calls body(id, logit) for all of them, eight loads at a time: loads are what a block waits for.
+  template <class Body>
+  __device__ void ForEach(const Body& body) const {
+    constexpr int kLoads = 8;
+    for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kLoads * kThreads) {
+      float logit[kLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) logit[i] = first + i * kThreads < vocab ? logits[first + i * kThreads] : 0.0f;
+      for (int i = 0; i < kLoads; ++i) logit[i] = first + i * kThreads < end ? logits[first + i * kThreads] : 0.0f;
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      if (first + i * kThreads < vocab) body(first + i * kThreads, logit[i]);
+      for (int i = 0; i < kLoads; ++i) {
+        if (first + i * kThreads < end) body(first + i * kThreads, logit[i]);
+      }
     }
   }
-}
+};
 
 __device__ unsigned long long SumWarp(unsigned long long value) {
   for (int stride = 16; stride > 0; stride /= 2) value += __shfl_xor_sync(kAllLanes, value, stride);
@@ -92,17 +107,17 @@ struct SampledWeight {
   }
 };
 
-// A row's logits under a weight. Equal logits weigh the same or nothing, and those that weigh have the smaller ids.
+// A row's logits under a weight. Equal logits weigh the same or nothing, and those that weigh have the smaller ids. All blocks of the team take the same steps.
 class WeightedRow {
  public:
-  __device__ WeightedRow(const float* logits, int vocab, const SampledWeight& weight, SampleShared& shared) : logits_(logits), vocab_(vocab), w_(weight), s_(shared) {
-    s_.histogram.Clear();
-    ForTokens(logits_, vocab_, [&](int v, float logit) {
+  __device__ WeightedRow(RowTeam& team, const Tokens& tokens, const SampledWeight& weight, SampleShared& shared) : team_(team), tokens_(tokens), w_(weight), s_(shared) {
+    s_.own.Clear();
+    tokens_.ForEach([&](int v, float logit) {
       const float exponent = w_.Exponent(logit);
-      if (const unsigned long long weight_v = w_.Of(v, logit, exponent); weight_v > 0) s_.histogram.Add(w_.Bin(exponent), weight_v);
+      if (const unsigned long long weight_v = w_.Of(v, logit, exponent); weight_v > 0) s_.own.Add(w_.Bin(exponent), weight_v);
     });
-    __syncthreads();
-    for (int b = threadIdx.x; b < kBins; b += kThreads) s_.weight[b] = s_.histogram.Sum(b);
+    AddUp();
+    for (int b = threadIdx.x; b < kBins; b += kThreads) s_.weight[b] = s_.all[b];
     __syncthreads();
   }
 
@@ -120,40 +135,48 @@ class WeightedRow {
 
   // `amount` is above 0 and at most the total.
   __device__ Reached Reach(unsigned long long amount) {
-    unsigned long long before = FindBin([&](int b) { return s_.weight[b]; }, 1, amount);
+    unsigned long long before = FindBin(s_.weight, 1, amount);
     const int bin = s_.bin;
     std::uint32_t prefix = 0;
     for (int above = 32; above > 0; above -= kDigitBits) {  // the last digit is shorter
       const int low = max(above - kDigitBits, 0);
-      s_.histogram.Clear();
-      ForTokens(logits_, vocab_, [&](int v, float logit) {
+      s_.own.Clear();
+      tokens_.ForEach([&](int v, float logit) {
         const float exponent = w_.Exponent(logit);
         const std::uint32_t key = contract::OrderKey(logit);
         if (w_.Bin(exponent) != bin || (above < 32 && (key >> above) != prefix)) return;
-        s_.histogram.Add(static_cast<int>((key >> low) & ((1u << (above - low)) - 1u)), w_.Of(v, logit, exponent));
+        s_.own.Add(static_cast<int>((key >> low) & ((1u << (above - low)) - 1u)), w_.Of(v, logit, exponent));
       });
-      __syncthreads();
-      before += FindBin([&](int b) { return s_.histogram.Sum(b); }, -1, amount - before);
+      AddUp();
+      before += FindBin(s_.all, -1, amount - before);
       prefix = (prefix << (above - low)) | static_cast<std::uint32_t>(s_.bin);
     }
     return FindAmongEqual(prefix, amount, before);
   }
 
  private:
+  // The blocks' histograms to their sum.
+  __device__ void AddUp() {
+    __syncthreads();
+    team_.Leave(kBins, [&](int b) { return s_.own.Sum(b); });
+    team_.Meet();
+    for (int b = threadIdx.x; b < kBins; b += kThreads) s_.all[b] = team_.Sum(b);
+    __syncthreads();
+  }
+
   // Sets s_.bin to the first bin, upwards or downwards, at which the running weight reaches `amount`; returns the weight before it.
-  template <class Bins>
-  __device__ unsigned long long FindBin(Bins bins, int direction, unsigned long long amount) {
+  __device__ unsigned long long FindBin(const unsigned long long* bins, int direction, unsigned long long amount) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first = direction > 0 ? warp * kBinsAWarp : kBins - 1 - warp * kBinsAWarp;
     unsigned long long own = 0, before = 0;
-    for (int b = lane; b < kBinsAWarp; b += 32) own += bins(first + direction * b);
+    for (int b = lane; b < kBinsAWarp; b += 32) own += bins[first + direction * b];
     own = SumWarp(own);
     if (lane == 0) s_.warp[warp] = own;
     __syncthreads();
     for (int w = 0; w < warp; ++w) before += s_.warp[w];
     if (lane == 0 && before < amount && before + own >= amount) {
       int bin = first;
-      for (; before + bins(bin) < amount; bin += direction) before += bins(bin);
+      for (; before + bins[bin] < amount; bin += direction) before += bins[bin];
       s_.bin = bin;
       s_.sum = before;
     }
@@ -161,12 +184,12 @@ class WeightedRow {
     return s_.sum;
   }
 
-  // Ids with the order key `value`, ascending: each warp has a stretch of ids.
+  // Ids with the order key `value`, ascending: each warp of the team has a stretch of ids.
   __device__ Reached FindAmongEqual(std::uint32_t value, unsigned long long amount, unsigned long long before) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stretch = (vocab_ + kWarps - 1) / kWarps;
-    const int begin = warp * stretch, end = min(begin + stretch, vocab_);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stretch = (tokens_.end - tokens_.begin + kWarps - 1) / kWarps;
+    const int begin = min(tokens_.begin + warp * stretch, tokens_.end), end = min(begin + stretch, tokens_.end);
     const auto weight = [&](int v) {
-      const float logit = logits_[v];
+      const float logit = tokens_.logits[v];
       return contract::OrderKey(logit) == value ? w_.Of(v, logit, w_.Exponent(logit)) : 0ull;
     };
     unsigned long long own = 0;
@@ -175,28 +198,39 @@ class WeightedRow {
     own = SumWarp(own);
     if (lane == 0) s_.warp[warp] = own;
     __syncthreads();
-    for (int w = 0; w < warp; ++w) before += s_.warp[w];
-    if (lane == 0 && before < amount && before + own >= amount) {
+    team_.Leave(kWarps, [&](int w) { return s_.warp[w]; });
+    team_.Meet();
+    unsigned long long earlier = 0;
+    for (int i = lane; i < team_.rank() * kWarps + warp; i += 32) earlier += team_.Word(i / kWarps, i % kWarps);
+    before += SumWarp(earlier);
+    const bool here = lane == 0 && before < amount && before + own >= amount;
+    if (here) {
       int v = begin;
       while ((before += weight(v)) < amount) ++v;
-      s_.key = contract::RankKey(logits_[v], static_cast<std::uint32_t>(v));
+      s_.key = contract::RankKey(tokens_.logits[v], static_cast<std::uint32_t>(v));
       s_.sum = before;
     }
-    __syncthreads();
-    return {s_.key, s_.sum};
+    return TellAll(__syncthreads_or(here));
   }
 
-  const float* logits_;
-  int vocab_;
+  // What one block has found, to all.
+  __device__ Reached TellAll(bool found) {
+    team_.Leave(2, [&](int i) { return !found ? 0ull : i == 0 ? static_cast<unsigned long long>(s_.key) : s_.sum; });
+    team_.Meet();
+    return {team_.Sum(0), team_.Sum(1)};
+  }
+
+  RowTeam& team_;
+  Tokens tokens_;
   SampledWeight w_;
   SampleShared& s_;
 };
 
 // Rank key of a row's best; 0 where a logit is not finite.
-__device__ std::uint64_t BestKey(const float* logits, int vocab, SampleShared& s) {
+__device__ std::uint64_t BestKey(RowTeam& team, const Tokens& tokens, SampleShared& s) {
   unsigned long long best = 0;
   bool bad = false;
-  ForTokens(logits, vocab, [&](int v, float logit) {
+  tokens.ForEach([&](int v, float logit) {
     bad = bad || !isfinite(logit);
     best = max(best, static_cast<unsigned long long>(contract::RankKey(logit, static_cast<std::uint32_t>(v))));
   });
@@ -205,41 +239,49 @@ __device__ std::uint64_t BestKey(const float* logits, int vocab, SampleShared& s
   if (threadIdx.x % 32 == 0) s.warp[threadIdx.x / 32] = best;
   __syncthreads();
   for (int w = 0; w < kWarps; ++w) best = max(best, s.warp[w]);
-  __syncthreads();
-  return bad ? 0 : best;
+  team.Leave(2, [&](int i) { return i == 0 ? best : static_cast<unsigned long long>(bad); });
+  team.Meet();
+  for (int b = 0; b < team.blocks(); ++b) best = max(best, team.Word(b, 0));
+  return team.Sum(1) > 0 ? 0 : best;
 }
 
-__device__ std::uint64_t DrawKey(const float* logits, int vocab, const SamplingRow& row, float best, SampleShared& shared) {
+__device__ std::uint64_t DrawKey(RowTeam& team, const Tokens& tokens, const SamplingRow& row, float best, SampleShared& shared) {
   SampledWeight weight{row, best};
   if (row.top_k > 0) {
     weight.count = true;
-    WeightedRow counted(logits, vocab, weight, shared);
+    WeightedRow counted(team, tokens, weight, shared);
     const auto kept = static_cast<unsigned long long>(row.top_k);
     if (kept < counted.Total()) weight.lowest = counted.Reach(kept).key;
     weight.count = false;
   }
-  WeightedRow weighted(logits, vocab, weight, shared);
+  WeightedRow weighted(team, tokens, weight, shared);
   const unsigned long long total = weighted.Total(), nucleus = NucleusWeight(total, row.top_p);
   const unsigned long long reached = nucleus < total ? weighted.Reach(nucleus).weight : total;
   return weighted.Reach(DrawnWeight(row.draw, reached) + 1).key;
 }
 
-__global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__ SampleArgs a) {
+// Block (of the row's team, row).
+__global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__ SampleArgs a, const TeamMemory memory) {
   BeginKernel();
   __shared__ SampleShared shared;
-  const std::int64_t t = blockIdx.x;
+  RowTeam team(memory);
+  const std::int64_t t = blockIdx.y;
   const SamplingRow row = a.row_T[t];
-  const float* logits = a.logits_TV + t * a.vocab;
-  const int vocab = static_cast<int>(a.vocab);
-  std::uint64_t key = BestKey(logits, vocab, shared);
-  if (key != 0 && row.temperature != 0.0f) key = DrawKey(logits, vocab, row, logits[contract::IndexOfRankKey(key)], shared);
-  if (threadIdx.x == 0) a.out_T[t] = key == 0 ? -1 : static_cast<std::int32_t>(contract::IndexOfRankKey(key));
+  const int vocab = static_cast<int>(a.vocab), share = (vocab + team.blocks() - 1) / team.blocks();
+  const int begin = min(team.rank() * share, vocab);
+  const Tokens tokens = {a.logits_TV + t * a.vocab, begin, min(begin + share, vocab)};
+  std::uint64_t key = BestKey(team, tokens, shared);
+  if (key != 0 && row.temperature != 0.0f) key = DrawKey(team, tokens, row, tokens.logits[contract::IndexOfRankKey(key)], shared);
+  if (team.rank() == 0 && threadIdx.x == 0) a.out_T[t] = key == 0 ? -1 : static_cast<std::int32_t>(contract::IndexOfRankKey(key));
+  team.Disperse();
 }
 
-void RunSample(Stream& stream, const SampleArgs& a) {
+void RunSample(Stream& s, const SampleArgs& a) {
   if (a.rows == 0) return;
   if (a.vocab > kMaxVocab) throw InputError("sampling: " + std::to_string(a.vocab) + " tokens, expected at most 262144 on a CUDA device");
-  Launch(SampleKernel, dim3(static_cast<unsigned>(a.rows)), kThreads, 0, AsCuda(stream), a);
+  CudaStream& stream = AsCuda(s);
+  const auto blocks = static_cast<int>(std::clamp<std::int64_t>(stream.processors() / a.rows, 1, kMaxTeam));  // all at once: they wait for each other
+  Launch(SampleKernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(a.rows)), kThreads, 0, stream, a, TeamMemory::In(stream, kTeamSlot, a.rows, blocks));
   CheckLaunch("sample");
 }
 
