@@ -4,6 +4,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/attention/attention_wgmma.cuh"
 #include "kernels/device/launch.cuh"
 #include "model/error.h"
 
@@ -13,6 +14,27 @@ namespace {
 enum Slot { kScoreSlot = 1, kKeySlot };
 constexpr std::int64_t kFewRows = 32;  // up to here splitting a row is faster than a block a row (docs/performance.md)
 constexpr std::int64_t kSplitBytes = std::int64_t{64} << 20;  // of the keys that splitting leaves in memory
+
+// Block: a row and 64 heads.
+__global__ void __launch_bounds__(AttentionTile::kThreads, 1) AttentionTileKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionTile::Layout layout,
+                                                                                  float scale) {
+  BeginKernel();
+  extern __shared__ __align__(16) std::byte memory[];
+  AttentionTile(a, layout, scale, memory).Run();
+}
+
+// The same for 512 channels.
+__global__ void __launch_bounds__(AttentionWgmma::kThreads, 1) AttentionWideKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionTile::Layout layout,
+                                                                                   float scale) {
+  BeginKernel();
+  extern __shared__ __align__(16) std::byte memory[];
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const auto begin = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
+  AttentionWgmma(a, layout.raw_stride, scale, memory + (1024 - begin % 1024) % 1024).Run();
+#else
+  AttentionTile(a, layout, scale, memory).Run();
+#endif
+}
 
 // Blocks of the longest list that a row may have, 0 if the host does not know.
 std::int64_t MaxBlocks(const AttentionArgs& a) {
@@ -43,9 +65,12 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
 
 void RunTiles(CudaStream& stream, const AttentionArgs& a, float scale) {
   const AttentionTile::Layout layout(a.head_dim, std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()));
-  AllowShared(AttentionTileKernel, stream.device());
   const auto blocks = static_cast<unsigned>(a.rows * Blocks(a.heads, AttentionTile::kHeads));
-  Launch(AttentionTileKernel, blocks, AttentionTile::kThreads, static_cast<std::size_t>(layout.bytes), stream, a, layout, scale);
+  const bool wide = a.head_dim == AttentionWgmma::kDim;
+  const auto kernel = wide ? &AttentionWideKernel : &AttentionTileKernel;
+  const int bytes = wide ? std::max(layout.bytes, AttentionWgmma::SharedBytes(layout.raw_stride)) : layout.bytes;
+  AllowShared(kernel, stream.device());
+  Launch(kernel, blocks, AttentionTile::kThreads, static_cast<std::size_t>(bytes), stream, a, layout, scale);
   CheckLaunch("attention");
 }
 

@@ -210,6 +210,21 @@ TEST(Attention, ManyRows) {
                    .compressed_kind = FormatKind::kFp4E4M3});
 }
 
+// The models' width, more heads than a block has, windows and lists of every length.
+TEST(Attention, ManyWideRows) {
+  std::vector<AttentionToken> tokens;
+  for (std::int64_t i = 0; i < 33; ++i) tokens.push_back({.position = 11 * i, .in_step = 1 + i % 5, .stored = 10 + 5 * i, .selected = 4 * i});
+  for (const FormatKind compressed : kCompressedKinds) {
+    ExpectReference({.tokens = tokens,
+                     .heads = compressed == FormatKind::kFp8 ? 66 : 5,
+                     .head_dim = 512,
+                     .window = 128,
+                     .window_kind = FormatKind::kFp8,
+                     .compressed_kind = compressed,
+                     .all_visible = compressed == FormatKind::kBf16});
+  }
+}
+
 // Heads that turn back: the reference's inverse RoPE of what they would be without, by few rows and by many.
 TEST(Attention, TurnsHeadsBack) {
   constexpr int kRopeDim = 32;

@@ -233,12 +233,4 @@ struct AttentionTile {
   }
 };
 
-__global__ void __launch_bounds__(AttentionTile::kThreads, 1) AttentionTileKernel(const __grid_constant__ AttentionArgs a,
-                                                                                  const __grid_constant__ AttentionTile::Layout layout, float scale) {
-  BeginKernel();
-  extern __shared__ __align__(16) std::byte memory[];
-  AttentionTile tile(a, layout, scale, memory);
-  tile.Run();
-}
-
 }  // namespace lockstep::kernels
