@@ -50,19 +50,22 @@ std::vector<std::int32_t> Draws(const Implementation& implementation, const std:
   return out;
 }
 
-// Every way of drawing from rows of `vocab` logits, with draws at both ends and between.
-void CheckAllWays(std::int64_t vocab, float step) {
+// Every way of drawing from rows of `vocab` logits, with draws at both ends and between, `times` over.
+void CheckAllWays(std::int64_t vocab, float step, int times = 1) {
   std::mt19937_64 random(static_cast<unsigned>(vocab));
   std::vector<float> logits;
   std::vector<SamplingRow> rows;
   std::vector<std::int32_t> expected;
-  for (const auto& [name, way] : SamplingWays()) {
-    for (const std::uint64_t draw : {std::uint64_t{0}, (std::uint64_t{1} << 53) - 1, random() >> 11, random() >> 11}) {
-      const std::vector<float> row = ModelLogits(vocab, static_cast<unsigned>(rows.size()), step);
-      logits.insert(logits.end(), row.begin(), row.end());
-      rows.push_back(way);
-      rows.back().draw = draw;
-      expected.push_back(Expected(row, rows.back()));
+  const auto add = [&](SamplingRow way, std::uint64_t draw) {
+    const std::vector<float> row = ModelLogits(vocab, static_cast<unsigned>(rows.size()), step);
+    logits.insert(logits.end(), row.begin(), row.end());
+    way.draw = draw;
+    rows.push_back(way);
+    expected.push_back(Expected(row, way));
+  };
+  for (int time = 0; time < times; ++time) {
+    for (const auto& [name, way] : SamplingWays()) {
+      for (const std::uint64_t draw : {std::uint64_t{0}, (std::uint64_t{1} << 53) - 1, random() >> 11, random() >> 11}) add(way, draw);
     }
   }
   for (const Implementation& implementation : Implementations(Profile::kSm90, 2)) EXPECT_EQ(Draws(implementation, logits, rows), expected) << implementation;
@@ -71,6 +74,8 @@ void CheckAllWays(std::int64_t vocab, float step) {
 TEST(Sampling, DrawsWhatTheContractSays) {
   for (const std::int64_t vocab : {1, 2, 31, 1000, 4099, 129280}) CheckAllWays(vocab, 0.0f);
 }
+
+TEST(Sampling, DrawsFromMoreRowsThanADeviceHasProcessors) { CheckAllWays(700, 0.0f, 8); }
 
 TEST(Sampling, TakesEqualLogitsByTheirIds) {
   for (const std::int64_t vocab : {7, 1500, 20000}) {
