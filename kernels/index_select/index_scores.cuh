@@ -75,7 +75,7 @@ __global__ void PrepareIndexQueryKernel(const __grid_constant__ IndexSelectArgs 
   if (threadIdx.x == 0) query.weight[h] = h < a.heads ? contract::Mul(BF16Value(a.weight_TH[t * a.heads + h]), weight_scale) : 0.0f;
 }
 
-// Scores of a stretch of keys for one row by all warps, or for eight rows by a warp each.
+// Scores of a stretch of keys for one row by all warps.
 template <int kBlocks, int kHeadTiles>
 struct IndexScoreTile {
   static constexpr int kThreads = 256, kWarps = kThreads / 32;
@@ -206,20 +206,16 @@ struct IndexScoreTile {
     if (i + 1 < count) scores[i + 1] = score.y;
   }
 
-  // Keys [begin, end) of `entries`; warp w scores the key groups w, w + step, ... of a tile for its row.
-  __device__ void Stream(const IndexEntries& entries, std::int64_t begin, std::int64_t end, bool active, int first_group, int step, std::int64_t count,
-                         float* scores) {
+  // Keys [begin, end) of `entries`: a warp every eighth group of eight.
+  __device__ void Stream(const IndexEntries& entries, std::int64_t begin, std::int64_t end, float* scores) {
     Fetch(entries, begin, end);
     int buffer = 0;
     for (std::int64_t tile = begin; tile < end; tile += kKeys, buffer ^= 1) {
       Unpack(buffer);
       __syncthreads();
       if (tile + kKeys < end) Fetch(entries, tile + kKeys, end);
-      for (int group = first_group; active && group < kKeys / 8 && tile + 8 * group < count; group += step) {
-        Store(ScoreEight(buffer, 8 * group), tile + 8 * group, count, scores);
-      }
+      for (int group = warp; group < kKeys / 8 && tile + 8 * group < end; group += kWarps) Store(ScoreEight(buffer, 8 * group), tile + 8 * group, end, scores);
     }
-    __syncthreads();
   }
 };
 
@@ -235,30 +231,7 @@ __global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__
   if (begin >= entries.count) return;
   Tile tile(a, *reinterpret_cast<typename Tile::Shared*>(memory));
   tile.LoadQuery(queries[t]);
-  tile.Stream(entries, begin, min(begin + keys, entries.count), true, tile.warp, Tile::kWarps, entries.count, scores + t * stride);
-}
-
-// Block: `keys` keys (x) of eight rows (y), a warp a row; rows of one sequence share the unpacked keys.
-template <int kBlocks, int kHeadTiles>
-__global__ void __launch_bounds__(256, 1) ScoreRowsKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, std::int64_t keys,
-                                                          float* scores, std::int64_t stride) {
-  BeginKernel();
-  using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
-  extern __shared__ __align__(16) std::byte memory[];
-  Tile tile(a, *reinterpret_cast<typename Tile::Shared*>(memory));
-  const std::int64_t first_row = blockIdx.y * std::int64_t{Tile::kWarps}, end_row = min(first_row + Tile::kWarps, a.rows), t = first_row + tile.warp;
-  const std::int64_t begin = blockIdx.x * keys;
-  if (t < end_row) tile.LoadQuery(queries[t]);
-  for (std::int64_t run = first_row; run < end_row;) {
-    const IndexEntries entries(a, run);
-    std::int64_t run_end = run, most = 0;
-    for (; run_end < end_row && a.row_T[run_end].keys.pages == entries.keys.pages; ++run_end) most = max(most, a.row_T[run_end].visible);
-    if (begin < most) {
-      const bool active = t >= run && t < run_end;
-      tile.Stream(entries, begin, min(begin + keys, most), active, 0, 1, active ? a.row_T[t].visible : 0, scores + t * stride);
-    }
-    run = run_end;
-  }
+  tile.Stream(entries, begin, min(begin + keys, entries.count), scores + t * stride);
 }
 
 // Unquantized keys: a warp 8 keys, 16 heads at a time through the tensor cores.

@@ -7,6 +7,7 @@
 #include "kernels/index_select/index_scores.cuh"
 #include "kernels/index_select/index_select_cuda.h"
 #include "kernels/index_select/index_selection.cuh"
+#include "kernels/index_select/index_wide.cuh"
 #include "model/error.h"
 
 namespace lockstep::kernels {
@@ -15,8 +16,9 @@ namespace {
 enum Slot { kQuerySlot = 1, kScoreSlot, kRoundSlot, kOtherRoundSlot };
 
 constexpr std::int64_t kScoreBytes = std::int64_t{64} << 20;  // scores that exist together, but for a single row
-constexpr std::int64_t kManyRows = 64;                        // from here on eight rows share the keys that a block unpacks
+constexpr std::int64_t kManyRows = 64;                        // from here on rows share the keys that a warp unpacks
 constexpr std::int64_t kBlocksWanted = 4 * 132;
+constexpr int kReservedBytes = 1024;  // of shared memory, of every block
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -40,27 +42,47 @@ struct Scores {
   std::int64_t stride;
 };
 
+struct QueryScales {
+  float hadamard, weight;
+  explicit QueryScales(const IndexSelectArgs& a)
+      : hadamard(static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim)))), weight(static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim * a.heads)))) {}
+};
+
+template <int kHeads>
+void ScoreWide(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
+  using Wide = WideScores<kHeads>;
+  auto* queries = reinterpret_cast<WideQuery<kHeads>*>(stream.Scratch(kQuerySlot, static_cast<std::size_t>(a.rows) * sizeof(WideQuery<kHeads>)));
+  const QueryScales scale(a);
+  Launch(PrepareWideQueryKernel<kHeads>, static_cast<unsigned>(a.rows), 256, 0, stream, a, scale.hadamard, scale.weight, queries);
+  CheckLaunch("index query");
+  const std::int64_t row_blocks = Blocks(a.rows, Wide::kRows), stretches = std::max<std::int64_t>(stream.processors() / row_blocks, 1);
+  const std::int64_t keys = RoundUp((entries + stretches - 1) / stretches, Wide::kTileKeys);
+  const auto kernel = &WideScoreKernel<kHeads>;
+  AllowShared(kernel, stream.device());
+  Launch(kernel, dim3(Blocks(entries, keys), static_cast<unsigned>(row_blocks)), Wide::kThreads, Wide::kSharedBytes, stream, a, queries, keys, scores.data, scores.stride);
+  CheckLaunch("index scores");
+}
+
 template <int kBlocks, int kHeadTiles>
 void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
+  if constexpr (kBlocks == 4 && kHeadTiles > 1) {
+    const bool whole = a.dim == kBlocks * kIndexQuantizerBlock && reinterpret_cast<std::uintptr_t>(a.q_THI) % 8 == 0;
+    const bool room = WideScores<16 * kHeadTiles>::kSharedBytes + kReservedBytes <= stream.shared_bytes();
+    if (a.rows >= kManyRows && !a.candidates_in && whole && room) return ScoreWide<16 * kHeadTiles>(stream, a, entries, scores);
+  }
   using Query = IndexQuery<kBlocks, kHeadTiles>;
   using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
   auto* queries = reinterpret_cast<Query*>(stream.Scratch(kQuerySlot, static_cast<std::size_t>(a.rows) * sizeof(Query)));
-  const float hadamard_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim))), weight_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim * a.heads)));
+  const QueryScales scale(a);
   const auto rows = static_cast<unsigned>(a.rows);
-  Launch(PrepareIndexQueryKernel<kBlocks, kHeadTiles>, dim3(Query::kPaddedHeads, rows), 64, 0, stream, a, hadamard_scale, weight_scale, queries);
+  Launch(PrepareIndexQueryKernel<kBlocks, kHeadTiles>, dim3(Query::kPaddedHeads, rows), 64, 0, stream, a, scale.hadamard, scale.weight, queries);
   CheckLaunch("index query");
 
   constexpr int kBytes = sizeof(typename Tile::Shared);
-  const bool many = a.rows >= kManyRows && !a.candidates_in;
-  const std::int64_t row_blocks = many ? Blocks(a.rows, Tile::kWarps) : a.rows;
-  const std::int64_t keys = RoundUp(std::max<std::int64_t>(entries * row_blocks / kBlocksWanted, 1), Tile::kKeys);
-  const dim3 grid(Blocks(entries, keys), static_cast<unsigned>(row_blocks));
-  const auto launch = [&](auto kernel) {
-    AllowShared(kernel, stream.device());
-    Launch(kernel, grid, Tile::kThreads, kBytes, stream, a, queries, keys, scores.data, scores.stride);
-  };
-  if (many) launch(&ScoreRowsKernel<kBlocks, kHeadTiles>);
-  else launch(&ScoreRowKernel<kBlocks, kHeadTiles>);
+  const std::int64_t keys = RoundUp(std::max<std::int64_t>(entries * a.rows / kBlocksWanted, 1), Tile::kKeys);
+  const auto kernel = &ScoreRowKernel<kBlocks, kHeadTiles>;
+  AllowShared(kernel, stream.device());
+  Launch(kernel, dim3(Blocks(entries, keys), rows), Tile::kThreads, kBytes, stream, a, queries, keys, scores.data, scores.stride);
   CheckLaunch("index scores");
 }
 

@@ -246,6 +246,37 @@ TEST(IndexSelect, ManyRowsAndRounds) {
   }
 }
 
+// Many rows of the models' channels, whose heads a device multiplies side by side.
+TEST(IndexSelect, ManyRowsOfTheModelsChannels) {
+  std::vector<std::int64_t> visible;
+  for (std::int64_t t = 0; t < 70; ++t) visible.push_back(5 * t % 251);
+  for (const bool one_sequence : {true, false}) {
+    for (const FormatKind format : {FormatKind::kFp4E8M0, FormatKind::kHadamardFp4}) {
+      for (const int heads : {17, 32, 33, 64}) {
+        for (const Recipe recipe : kRecipes) {
+          ExpectPage({.visible = visible, .heads = heads, .dim = 128, .format = format, .top_k = 50, .page_shift = 3, .one_sequence = one_sequence, .recipe = recipe});
+        }
+      }
+    }
+  }
+}
+
+// Scales whose product rounds or vanishes, and rows without such scales beside them.
+TEST(IndexSelect, ManyRowsOfUnusualScales) {
+  for (const int heads : {32, 64}) {
+    IndexProblem p({.visible = std::vector<std::int64_t>(64, 150), .heads = heads, .dim = 128, .top_k = 20, .page_shift = 4, .one_sequence = true});
+    constexpr int kExponents[] = {0, -90, 0, 62, -120};
+    for (std::size_t i = 0; i < p.q_THI.size(); ++i) {
+      if (i / 32 % 7 == 0) p.q_THI[i] = FloatToBF16(std::ldexp(BF16ToFloat(p.q_THI[i]), kExponents[i / static_cast<std::size_t>(heads * 128) % 5]));
+    }
+    for (std::int64_t j = 0; j < 150; ++j) {
+      std::byte* scales = p.keys[0].data() + p.Keys(0).RowOffset(j) + 64;
+      if (j / 16 % 2 == 0) scales[j % 4] = static_cast<std::byte>(j % 3 == 0 ? 66 : j % 3 == 1 ? 30 : 175);
+    }
+    ExpectEverywhere(p, PageOf(p, Profile::kSm90), Profile::kSm90, "unusual scales");
+  }
+}
+
 // All scores equal: the oldest entries.
 TEST(IndexSelect, EqualScoresGoToTheSmallerEntry) {
   for (const FormatKind format : kKeyFormats) {

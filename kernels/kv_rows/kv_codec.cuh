@@ -42,6 +42,9 @@ __device__ inline unsigned CeilExponent(float x) {
   return (bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u);
 }
 
+// The exponent of the E8M0 scale of an FP4 block whose largest magnitude is `top`.
+__device__ inline unsigned Fp4Exponent(float top) { return CeilExponent(contract::Mul(fmaxf(top, 6.0f * 0x1p-126f), static_cast<float>(1.0 / 6.0))); }
+
 // Channel d of a packed row as bf16 bits.
 __device__ inline std::uint16_t PackedChannel(const RowFormat& f, const std::byte* row, int d) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(row);
@@ -218,7 +221,7 @@ __device__ inline void QuantizeBlocks(const RowFormat& f, const float* x, std::u
       scale_byte = E4M3Code(fminf(contract::Div(fmaxf(top, 6.0f * 0x1p-9f), 6.0f), 448.0f));
       scale = E4M3Value(scale_byte);
     } else {
-      scale_byte = CeilExponent(contract::Mul(fmaxf(top, 6.0f * 0x1p-126f), static_cast<float>(1.0 / 6.0)));
+      scale_byte = Fp4Exponent(top);
       scale = PowerOfExponent(scale_byte);
     }
     if (lane == 0) scales[b] = static_cast<std::uint8_t>(scale_byte);
