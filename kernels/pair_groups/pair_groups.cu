@@ -6,72 +6,101 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kThreads = 1024, kWarps = kThreads / 32, kFewThreads = 256;
 constexpr int kMaxExperts = 1024;
+static_assert(kMaxExperts <= kThreads && kWarps == 32);
+
+// Neighbouring pairs that a thread takes at a time: a block goes over all of them in few rounds, each of which waits for memory once.
+constexpr int kEight = 8;
+
+// Experts of pairs first .. first + 7; -2 from `all` on.
+__device__ void LoadEight(const std::int32_t* experts, std::int64_t first, std::int64_t all, int (&e)[kEight]) {
+  const std::int32_t* from = experts + first;
+  if (first + kEight <= all && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+    *reinterpret_cast<int4*>(e) = *reinterpret_cast<const int4*>(from);
+    *reinterpret_cast<int4*>(e + 4) = *reinterpret_cast<const int4*>(from + 4);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) e[i] = first + i < all ? from[i] : -2;
+  }
+}
+
+// Sum over the threads before this one in the block, and over all.
+struct BlockSums {
+  int before, all;
+};
+__device__ BlockSums SumBlock(int own, int (&of_warp)[kWarps]) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+  const auto up_to_here = [lane](int x) {
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, x, lanes);
+      x += lane >= lanes ? other : 0;
+    }
+    return x;
+  };
+  const int here = up_to_here(own);
+  if (lane == 31) of_warp[warp] = here;
+  __syncthreads();
+  const int warps = up_to_here(of_warp[lane]), warps_before = __shfl_sync(0xffffffffu, warps, (warp + 31) % 32);
+  return {here - own + (warp > 0 ? warps_before : 0), __shfl_sync(0xffffffffu, warps, 31)};
+}
 
 struct Census {
-  int lower, own;        // pairs of lower experts, and of this one
-  int lower_experts;     // lower experts that have pairs
+  int lower, own;     // pairs of lower experts, and of this one
+  int lower_experts;  // lower experts that have pairs
   bool nan;
 };
 
 // Every thread gets the block's result.
 __device__ Census CountPairs(const PairGroupsArgs& a, int expert) {
-  __shared__ unsigned seen[kMaxExperts / 32];
+  __shared__ bool seen[kMaxExperts];
   __shared__ int lower_of_warp[kWarps], own_of_warp[kWarps];
-  for (int i = threadIdx.x; i < kMaxExperts / 32; i += kThreads) seen[i] = 0;
+  seen[threadIdx.x] = false;
   __syncthreads();
+  const std::int64_t all = a.rows * a.top_k;
   int lower = 0, own = 0;
   bool nan = false;
-  for (std::int64_t i = threadIdx.x; i < a.rows * a.top_k; i += kThreads) {
-    const int e = a.experts_TK[i];
-    nan = nan || e == -1;
-    own += e == expert ? 1 : 0;
-    if (e < 0 || e >= expert) continue;
-    ++lower;
-    atomicOr(&seen[e / 32], 1u << (e % 32));
+#pragma unroll 1
+  for (std::int64_t first = kEight * threadIdx.x; first < all; first += kEight * kThreads) {
+    int e[kEight];
+    LoadEight(a.experts_TK, first, all, e);
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) {
+      nan = nan || e[i] == -1;
+      own += e[i] == expert ? 1 : 0;
+      if (e[i] < 0 || e[i] >= expert) continue;
+      ++lower;
+      seen[e[i]] = true;
+    }
   }
-  for (int stride = 16; stride > 0; stride /= 2) {
-    lower += __shfl_xor_sync(0xffffffffu, lower, stride);
-    own += __shfl_xor_sync(0xffffffffu, own, stride);
-  }
-  if ((threadIdx.x & 31) == 0) {
-    lower_of_warp[threadIdx.x / 32] = lower;
-    own_of_warp[threadIdx.x / 32] = own;
-  }
-  nan = __syncthreads_or(nan);
-  Census census{0, 0, 0, nan};
-  for (int w = 0; w < kWarps; ++w) {
-    census.lower += lower_of_warp[w];
-    census.own += own_of_warp[w];
-  }
-  for (int i = 0; i < kMaxExperts / 32; ++i) census.lower_experts += __popc(seen[i]);
-  return census;
+  const int all_lower = SumBlock(lower, lower_of_warp).all, all_own = SumBlock(own, own_of_warp).all;
+  const int lower_experts = __syncthreads_count(seen[threadIdx.x]);
+  return {all_lower, all_own, lower_experts, __syncthreads_or(nan) != 0};
 }
 
-// The expert's pairs in the order of the rows: ranks within a warp by ballot, over warps by their totals.
-__device__ void PlacePairs(const PairGroupsArgs& a, int expert, int first) {
-  __shared__ int of_warp[kWarps];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+// The expert's pairs in the order of the rows.
+__device__ void PlacePairs(const PairGroupsArgs& a, int expert, int first_place) {
+  __shared__ int of_warp[2][kWarps];
   const std::int64_t all = a.rows * a.top_k;
-  for (std::int64_t base = 0; base < all; base += kThreads) {
-    const std::int64_t i = base + threadIdx.x;
-    const bool mine = i < all && a.experts_TK[i] == expert;
-    const unsigned votes = __ballot_sync(0xffffffffu, mine);
-    if (lane == 0) of_warp[warp] = __popc(votes);
-    __syncthreads();
-    int before = first + __popc(votes & ((1u << lane) - 1u));
-    for (int w = 0; w < kWarps; ++w) {
-      before += w < warp ? of_warp[w] : 0;
-      first += of_warp[w];
+  int turn = 0;
+#pragma unroll 1
+  for (std::int64_t base = 0; base < all; base += kEight * kThreads, turn ^= 1) {
+    const std::int64_t first = base + kEight * threadIdx.x;
+    int e[kEight], own = 0;
+    LoadEight(a.experts_TK, first, all, e);
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) own += e[i] == expert ? 1 : 0;
+    const BlockSums sums = SumBlock(own, of_warp[turn]);
+    int place = first_place + sums.before;
+    first_place += sums.all;
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) {
+      if (e[i] != expert) continue;
+      a.token[place] = static_cast<std::int32_t>((first + i) / a.top_k);
+      a.weight[place] = a.weights_TK[first + i];
+      a.pair_of_TK[first + i] = place++;
     }
-    if (mine) {
-      a.token[before] = static_cast<std::int32_t>(i / a.top_k);
-      a.weight[before] = a.weights_TK[i];
-      a.pair_of_TK[i] = before;
-    }
-    __syncthreads();
   }
 }
 
@@ -84,7 +113,7 @@ __device__ void PlaceShared(const PairGroupsArgs& a) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) PairGroupsKernel(const __grid_constant__ PairGroupsArgs a) {
+__global__ void __launch_bounds__(kThreads, 1) PairGroupsKernel(const __grid_constant__ PairGroupsArgs a) {
   BeginKernel();
   const int expert = blockIdx.x;
   const bool shared = expert == a.experts;
@@ -104,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) PairGroupsKernel(const __grid_consta
   if (census.own > 0) PlacePairs(a, expert, census.lower);
 }
 
-__global__ void __launch_bounds__(kThreads) FewPairGroupsKernel(const __grid_constant__ PairGroupsArgs a) {
+__global__ void __launch_bounds__(kFewThreads) FewPairGroupsKernel(const __grid_constant__ PairGroupsArgs a) {
   BeginKernel();
   __shared__ std::int32_t expert[kFewPairs];
   __shared__ float weight[kFewPairs];
@@ -115,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) FewPairGroupsKernel(const __grid_con
 }
 
 void RunPairGroups(Stream& stream, const PairGroupsArgs& a) {
-  if (HasFewPairs(a)) Launch(FewPairGroupsKernel, 1, kThreads, 0, AsCuda(stream), a);
+  if (HasFewPairs(a)) Launch(FewPairGroupsKernel, 1, kFewThreads, 0, AsCuda(stream), a);
   else Launch(PairGroupsKernel, static_cast<unsigned>(a.experts + (a.shared ? 1 : 0)), kThreads, 0, AsCuda(stream), a);
   CheckLaunch("pair_groups");
 }
