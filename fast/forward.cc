@@ -130,8 +130,9 @@ void Forward::Begin(std::span<Segment> segments) {
   shape_.position_bound = position_bound_;
   graphs_.Begin(fixed ? &shape_ : nullptr, r_.experts.generation());
   device_index_ = r_.device_of.front();
-  leaving_ = nullptr;  // a step before that threw may have left these two
+  leaving_ = nullptr;  // a step before that threw may have left these three
   linear_set_.clear();
+  inputs_ = {};
 }
 
 // Rows whose logits are wanted; shape_.logit_rows has them as ranges.
@@ -181,6 +182,7 @@ void Forward::FrontOfDecoder(std::span<Segment> segments) {
     AddCompressorLinears(decoder);
     RunLinears();
     AppendCompressed(decoder, segments);
+    RunInputs();
   });
   for (Segment& s : segments) {
     if (s.run_decoder) {
@@ -241,6 +243,7 @@ void Forward::RunLayer(int layer, std::span<Segment> segments, bool compress) {
         AttendTile(layer, {begin, std::min(begin + tile_rows_, range.end)});
       }
     }
+    RunInputs();  // without rows that leave the layer nobody has
     TraceRows(step::kAttnOut, layer, ws().f_TE.data(), hidden, out_rows);
     LeaveSite(out_rows);
     TraceRows(step::kAttnStream, layer, ws().stream_TSE.data(), width, out_rows);

@@ -94,10 +94,11 @@ class Forward {
   void AddPoolingLinears(const Pooling& pooling);
   void AppendWindow(int layer);
   void AppendCompressed(int layer, std::span<Segment> segments);
-  void PoolGroups(int layer, const Pooling& pooling, const DoubleRing* history);
-  void AppendIndexKeys(int layer, const float* norm);  // those in ws().index_key
-  // Norms (null: does not), rotates, quantizes and stores the entries that the step completes: rows x of `width` channels.
-  void PackEntries(int layer, std::uint16_t* x, int width, const float* norm, const kernels::RowFormat& format, std::byte* const* to);
+  void ProjectIndexKeys(int layer, kernels::PooledRowsArgs* entries);
+  kernels::PooledRowsArgs PoolArgs(int layer, const Pooling& pooling, const DoubleRing* history);
+  kernels::NormRopePackArgs PackArgs(int layer, std::uint16_t* x, int width, const float* norm, const kernels::RowFormat& format, std::byte* const* to);
+  // Runs what the functions above have left in inputs_.
+  void RunInputs();
   void AttendTile(int layer, RowRange tile);
   void MakeQueries(int layer, RowRange tile);
   void ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows);
@@ -185,6 +186,7 @@ class Forward {
   std::vector<std::uint16_t> stream_rows_;
   std::vector<LogitRow> logit_row_list_;
   std::vector<kernels::LinearArgs> linear_set_;
+  kernels::AttentionInputsArgs inputs_;  // of the running layer, those that are not there yet
   kernels::HostArray<float> host_logits_;
   kernels::HostArray<kernels::SamplingRow> host_draws_;
   kernels::HostArray<std::int32_t> host_drawn_;

@@ -60,91 +60,101 @@ Forward::Pooling Forward::IndexKeyPooling(int layer) {
           ws().index_key.data(),            record.index_pool,      record.index_history_to};
 }
 
+// Window rows, and to their places in the rings: those do not hold what this step reads.
 void Forward::AppendWindow(int layer) {
   const DeviceLayer& w = weights(layer);
   const LayerRecord& record = record_.layer(layer);
   const std::int64_t dim = config_.head_dim;
   for (const RowRange& range : record.kv_rows) {
+    if (inputs_.window.pack.rows > 0) RunInputs();
     std::uint16_t* kv = ws().kv_TD.data() + range.begin * dim;
-    kernels::NormRopePackArgs row;
+    kernels::NormRopePackArgs& row = inputs_.window;
     row.norm = NormArgs(kv, range.rows(), dim, w.kv_norm.data(), kv);
     row.rope = TurnArgs(layer, kv, range.rows(), 1, config_.head_dim, here().positions.device + range.begin);
-    // To the step's rows, and already into the ring: its slots do not hold what this step reads.
     row.pack.format = r_.kv.formats().window;
     row.pack.x = kv;
     row.pack.x_stride = dim;
     row.pack.rows = range.rows();
     row.pack.flat = ws().window_rows.data() + range.begin * row.pack.format.row_bytes();
     row.pack.to_T = record.window_to.device + range.begin;
-    kernels().norm_rope_pack(stream(), row);
-    TraceWindow(layer, range, row.pack.flat);
+    if (!r_.options.trace) continue;
+    const std::byte* packed = row.pack.flat;
+    RunInputs();
+    TraceWindow(layer, range, packed);
   }
 }
 
-// Latents of the step's entries, before their norm, from projections that are done.
-void Forward::PoolGroups(int layer, const Pooling& pooling, const DoubleRing* history) {
-  const std::int64_t entries = record_.layer(layer).entries;
+// A compressor's share of the step, from projections that are done: latents of its entries, before their norm, and what later steps pool.
+kernels::PooledRowsArgs Forward::PoolArgs(int layer, const Pooling& pooling, const DoubleRing* history) {
   const DeviceCompressor& compressor = pooling.compressor;
-  if (compressor.wgate) {
-    kernels::CompressorArgs compress;
-    compress.kv = pooling.kv;
-    compress.gate = pooling.gate;
-    compress.entry_N = pooling.pool.device;
-    compress.entries = entries;
-    compress.ratio = config_.ratio(layer);
-    compress.overlap = compressor.overlap;
-    compress.width = pooling.width;
-    compress.ape = compressor.ape.data();
-    compress.history_slots = history ? history->slots() : 0;
-    compress.latent = pooling.latent;
-    kernels().compress(stream(), compress);
-    kernels().store_history(stream(), {compress.kv, compress.gate, rows(), here().positions.device, pooling.history_to.device, compress.ratio,
-                                       compressor.wkv.spec.out_features, compress.ape});
-  }
+  kernels::PooledRowsArgs pooled;
+  if (!compressor.wgate) return pooled;
+  kernels::CompressorArgs& compress = pooled.compress;
+  compress.kv = pooling.kv;
+  compress.gate = pooling.gate;
+  compress.entry_N = pooling.pool.device;
+  compress.entries = record_.layer(layer).entries;
+  compress.ratio = config_.ratio(layer);
+  compress.overlap = compressor.overlap;
+  compress.width = pooling.width;
+  compress.ape = compressor.ape.data();
+  compress.history_slots = history ? history->slots() : 0;
+  compress.latent = pooling.latent;
+  pooled.history = {compress.kv,    compress.gate, rows(), here().positions.device, pooling.history_to.device,
+                    compress.ratio, compressor.wkv.spec.out_features, compress.ape};
+  return pooled;
 }
 
 void Forward::AppendCompressed(int layer, std::span<Segment> segments) {
   const DeviceLayer& w = weights(layer);
   const LayerRecord& record = record_.layer(layer);
   const LayerKv& kv = segments.front().state->layer(layer);  // all sequences' are alike
-  if (w.index_compressor) {
-    PoolGroups(layer, IndexKeyPooling(layer), kv.index_history.get());
-    AppendIndexKeys(layer, w.index_compressor->norm.data());
-  }
-  PoolGroups(layer, EntryPooling(layer), kv.history.get());
+  const StateFormats& formats = r_.kv.formats();
+  kernels::PooledRowsArgs &entries = inputs_.pooled[0], &keys = inputs_.pooled[1];
+  entries = PoolArgs(layer, EntryPooling(layer), kv.history.get());
+  if (w.index_compressor) keys = PoolArgs(layer, IndexKeyPooling(layer), kv.index_history.get());
   if (record.entries == 0) return;
-  const float* norm = w.compressor->norm.data();
-  if (w.index_wk) {  // reads the normed latents
-    Norm(ws().latent.data(), record.entries, config_.head_dim, norm, ws().latent.data());
-    norm = nullptr;
-    Linear(*w.index_wk, ws().latent.data(), config_.head_dim, record.entries, ws().index_key.data(), config_.index_head_dim);
-    AppendIndexKeys(layer, w.index_k_norm.data());
-  }
-  if (record.index_key_to.size > 0) TraceEntries(step::kIndexKey, layer, segments, r_.kv.formats().index_key);
-  const kernels::RowFormat& format = r_.kv.formats().compressed;
-  PackEntries(layer, ws().latent.data(), config_.head_dim, norm, format, record.compressed_to.device);
-  TraceEntries(step::kCompressed, layer, segments, format);
+  entries.pack = PackArgs(layer, ws().latent.data(), config_.head_dim, w.compressor->norm.data(), formats.compressed, record.compressed_to.device);
+  if (w.index_wk) ProjectIndexKeys(layer, &entries);
+  const float* key_norm = w.index_compressor ? w.index_compressor->norm.data() : w.index_wk ? w.index_k_norm.data() : nullptr;
+  if (key_norm) keys.pack = PackArgs(layer, ws().index_key.data(), config_.index_head_dim, key_norm, formats.index_key, record.index_key_to.device);
+  if (!r_.options.trace) return;
+  RunInputs();
+  if (record.index_key_to.size > 0) TraceEntries(step::kIndexKey, layer, segments, formats.index_key);
+  TraceEntries(step::kCompressed, layer, segments, formats.compressed);
 }
 
-void Forward::AppendIndexKeys(int layer, const float* norm) {
-  PackEntries(layer, ws().index_key.data(), config_.index_head_dim, norm, r_.kv.formats().index_key, record_.layer(layer).index_key_to.device);
+// Index keys that are projected from the entries' latents: those are pooled and normed first.
+void Forward::ProjectIndexKeys(int layer, kernels::PooledRowsArgs* entries) {
+  const DeviceLayer& w = weights(layer);
+  kernels().compress(stream(), entries->compress);
+  kernels().rms_norm(stream(), entries->pack.norm);
+  entries->compress = {};
+  entries->pack.norm = {};
+  Linear(*w.index_wk, ws().latent.data(), config_.head_dim, record_.layer(layer).entries, ws().index_key.data(), config_.index_head_dim);
 }
 
-void Forward::PackEntries(int layer, std::uint16_t* x, int width, const float* norm, const kernels::RowFormat& format, std::byte* const* to) {
+// Norm, rotation, quantization and place of the entries that the step completes: rows x of `width` channels.
+kernels::NormRopePackArgs Forward::PackArgs(int layer, std::uint16_t* x, int width, const float* norm, const kernels::RowFormat& format,
+                                            std::byte* const* to) {
   const LayerRecord& record = record_.layer(layer);
-  if (record.entries == 0) return;
   kernels::NormRopePackArgs row;
-  if (norm) row.norm = NormArgs(x, record.entries, width, norm, x);
+  row.norm = NormArgs(x, record.entries, width, norm, x);
   row.rope = TurnArgs(layer, x, record.entries, 1, width, record.entry_position.device);
   row.pack.format = format;
   row.pack.x = x;
   row.pack.x_stride = width;
   row.pack.rows = record.entries;
   row.pack.to_T = to;
-  kernels().norm_rope_pack(stream(), row);
+  return row;
 }
 
-// Queries, index queries among them, from query latents that are done.
+void Forward::RunInputs() {
+  if (!inputs_.empty()) kernels().attention_inputs(stream(), inputs_);
+  inputs_ = {};
+}
+
+// Queries, index queries among them, from query latents that are done, and whatever else of the inputs is left to make.
 void Forward::MakeQueries(int layer, RowRange tile) {
   const DeviceLayer& w = weights(layer);
   const std::int64_t tile_rows = tile.rows(), rank = config_.q_lora_rank, head_width = std::int64_t{config_.num_heads} * config_.head_dim;
@@ -157,9 +167,13 @@ void Forward::MakeQueries(int layer, RowRange tile) {
   }
   RunLinears();
   std::uint16_t* query = ws().query.data();
-  const kernels::RopeArgs turn = TurnArgs(layer, query, tile_rows, config_.num_heads, config_.head_dim, here().positions.device + tile.begin);
-  if (config_.is_v41()) kernels().rope(stream(), turn);
-  else kernels().norm_rope(stream(), {NormArgs(query, tile_rows * config_.num_heads, config_.head_dim, nullptr, query), turn});
+  const std::int64_t* positions = here().positions.device + tile.begin;
+  if (!config_.is_v41()) inputs_.query.norm = NormArgs(query, tile_rows * config_.num_heads, config_.head_dim, nullptr, query);
+  inputs_.query.rope = TurnArgs(layer, query, tile_rows, config_.num_heads, config_.head_dim, positions);
+  if (config_.IsIndexSource(layer)) {
+    inputs_.index_query = TurnArgs(layer, ws().index_query.data(), tile_rows, config_.index_n_heads, config_.index_head_dim, positions);
+  }
+  RunInputs();
   TraceRange(step::kQuery, layer, ws().query.data(), head_width, tile);
 }
 
@@ -224,7 +238,6 @@ void Forward::ProjectGroups(const DeviceLayer& w, std::int64_t tile_rows) {
 void Forward::SelectEntries(int layer, RowRange tile) {
   const LayerRecord& record = record_.layer(layer);
   const std::int64_t tile_rows = tile.rows();
-  kernels().rope(stream(), TurnArgs(layer, ws().index_query.data(), tile_rows, config_.index_n_heads, config_.index_head_dim, here().positions.device + tile.begin));
   kernels::IndexSelectArgs args;
   args.row_T = record.index.device + tile.begin;
   args.rows = tile_rows;

@@ -90,6 +90,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::unpack_rows>("unpack_rows", &timed);
   TimeKernel<&KernelTable::compress>("compress", &timed);
   TimeKernel<&KernelTable::store_history>("store_history", &timed);
+  TimeKernel<&KernelTable::attention_inputs>("attention_inputs", &timed);
   TimeKernel<&KernelTable::index_select>("index_select", &timed);
   TimeKernel<&KernelTable::attention>("attention", &timed);
   TimeKernel<&KernelTable::router>("router", &timed);

@@ -20,16 +20,29 @@ const KernelTable* good_table = nullptr;
 KernelTable parts;  // the broken table's
 
 // Operations that are others in a row are made of them here, so that a fault in one shows wherever it is part of another.
+void NormRope(Stream& stream, const kernels::NormRopeArgs& a) {
+  if (a.norm.rows > 0) parts.rms_norm(stream, a.norm);
+  parts.rope(stream, a.rope);
+}
+
+void NormRopePack(Stream& stream, const kernels::NormRopePackArgs& a) {
+  NormRope(stream, {a.norm, a.rope});
+  parts.pack_rows(stream, a.pack);
+}
+
 void ComposeFromParts(KernelTable& table) {
   parts = table;
-  table.norm_rope.run = [](Stream& stream, const kernels::NormRopeArgs& a) {
-    parts.rms_norm(stream, a.norm);
-    parts.rope(stream, a.rope);
-  };
-  table.norm_rope_pack.run = [](Stream& stream, const kernels::NormRopePackArgs& a) {
-    if (a.norm.rows > 0) parts.rms_norm(stream, a.norm);
-    parts.rope(stream, a.rope);
-    parts.pack_rows(stream, a.pack);
+  table.norm_rope.run = &NormRope;
+  table.norm_rope_pack.run = &NormRopePack;
+  table.attention_inputs.run = [](Stream& stream, const kernels::AttentionInputsArgs& a) {
+    NormRope(stream, a.query);
+    parts.rope(stream, a.index_query);
+    NormRopePack(stream, a.window);
+    for (const kernels::PooledRowsArgs& pooled : a.pooled) {
+      parts.compress(stream, pooled.compress);
+      parts.store_history(stream, pooled.history);
+      NormRopePack(stream, pooled.pack);
+    }
   };
   table.hc_site.run = [](Stream& stream, const kernels::HcSiteArgs& a) {
     if (a.leave.f_TE) parts.hc_expand(stream, a.leave);

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "kernels/compressor/compressor_cuda.h"
+#include "kernels/compressor/pooled_tokens.cuh"
 #include "kernels/device/launch.cuh"
 #include "model/error.h"
 
@@ -11,21 +12,6 @@ namespace {
 using contract::Add;
 
 constexpr int kThreads = 256;
-
-struct Token {
-  const float* kv;
-  const float* gate;
-  const float* ape;  // null: already added
-};
-
-__device__ Token TokenAt(const CompressorArgs& a, const PoolEntry& entry, std::int64_t channels, std::int64_t position) {
-  if (position >= entry.position) {
-    const std::int64_t row = (entry.row + position - entry.position) * channels;
-    return {a.kv + row, a.gate + row, a.ape ? a.ape + position % a.ratio * channels : nullptr};
-  }
-  const float* slot = entry.history + position % a.history_slots * 2 * channels;
-  return {slot, slot + channels, nullptr};
-}
 
 // Block: an entry (x) and kThreads / kParts channels (y); kParts threads share a channel's tokens.
 template <int kParts>
@@ -41,18 +27,16 @@ __global__ void __launch_bounds__(kThreads) CompressKernel(const __grid_constant
     if (part == 0 && c < a.width) a.latent[i * a.width + c] = 0;
     return;
   }
-  const std::int64_t channels = a.overlap ? 2 * a.width : a.width;
-  const std::int64_t own = entry.own, first = a.overlap && own > 0 ? own - a.ratio : own;
-  const int tokens = static_cast<int>(own + a.ratio - first);
+  const PooledTokens pooled(a, entry);
+  const int tokens = pooled.count;
   float *weight = memory + lane, *value = memory + tokens * kChannels + lane;  // [tokens][channels]
   float top = -__int_as_float(0x7f800000);
 #pragma unroll 4
   for (int r = part; r < tokens && c < a.width; r += kParts) {
-    const std::int64_t p = first + r, channel = c + (a.overlap && p >= own ? a.width : 0);
-    const Token token = TokenAt(a, entry, channels, p);
-    const float gate = token.ape ? Add(token.gate[channel], token.ape[channel]) : token.gate[channel];
+    const PooledTokens::Token token = pooled.At(r);
+    const float gate = token.ape ? Add(token.gate[c], token.ape[c]) : token.gate[c];
     weight[r * kChannels] = gate;
-    value[r * kChannels] = token.kv[channel];
+    value[r * kChannels] = token.kv[c];
     top = fmaxf(gate, top);
   }
   tops[part][lane] = top;

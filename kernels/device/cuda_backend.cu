@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention_inputs/attention_inputs_cuda.h"
 #include "kernels/compressor/compressor_cuda.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/cuda_profile.h"
@@ -64,6 +65,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.unpack_rows = CudaUnpackRows();
   table.compress = CudaCompress();
   table.store_history = CudaStoreHistory();
+  table.attention_inputs = CudaAttentionInputs();
   table.index_select = CudaIndexSelect();
   table.attention = CudaAttention();
   table.router = CudaRouter();

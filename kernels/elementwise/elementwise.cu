@@ -64,18 +64,7 @@ __global__ void __launch_bounds__(256) RmsNormWarpKernel(const __grid_constant__
   BeginKernel();
   const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(blockDim.x / 32) + threadIdx.x / 32;
   if (t >= a.rows) return;
-  using Row = NormRow<kChunks>;
-  const float* angles = kRope ? AnglesOf(rope, t / rope.heads) : nullptr;
-  const Row row(a.x + t * a.x_stride, static_cast<int>(a.n));
-  const float r = row.Scale(a.eps);
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    if (!row.Has(c)) break;
-    const int d = kLanesF * c + Row::First(), turning = d - (row.n - rope.rope_dim);
-    uint2 y = ScaleFour(row.bits[c], r, a.weight ? a.weight + d : nullptr);
-    if (kRope && turning >= 0) y = RotateFour(y, angles + turning / 2, rope.rope_dim / 2, rope.inverse);
-    *reinterpret_cast<uint2*>(a.y + t * a.y_stride + d) = y;
-  }
+  NormRowOfWarp<kChunks, kRope>(a, rope, t);
 }
 
 // A block a row, for few and longer ones: every warp sums the row for itself and scales a chunk of it.
@@ -93,23 +82,10 @@ __global__ void __launch_bounds__(32 * kLongChunks) RmsNormFewKernel(const __gri
   if (d < n) *reinterpret_cast<uint2*>(a.y + blockIdx.x * a.y_stride + d) = ScaleFour(bits, r, weight);
 }
 
-// A thread kPairs neighbouring pairs of a head; two where heads are 8-byte aligned.
 template <int kPairs>
 __global__ void __launch_bounds__(kRowThreads) RopeKernel(const __grid_constant__ RopeArgs a) {
   BeginKernel();
-  const int half = a.rope_dim / 2, units = half / kPairs;
-  const std::int64_t i = blockIdx.x * std::int64_t{kRowThreads} + threadIdx.x, head = i / units;
-  if (head >= a.rows * a.heads) return;
-  const int j = static_cast<int>(i - head * units) * kPairs;
-  const float* cosine = AnglesOf(a, head / a.heads) + j;
-  std::uint16_t* x = a.x + (head + 1) * a.width - a.rope_dim + 2 * j;
-  if constexpr (kPairs == 2) {
-    *reinterpret_cast<uint2*>(x) = RotateFour(*reinterpret_cast<const uint2*>(x), cosine, half, a.inverse);
-  } else {
-    const float sine = cosine[half];
-    const float2 turned = Rotate(BF16Value(x[0]), BF16Value(x[1]), cosine[0], a.inverse ? -sine : sine);
-    x[0] = BF16Bits(turned.x), x[1] = BF16Bits(turned.y);
-  }
+  TurnPart<kPairs>(a, blockIdx.x * std::int64_t{kRowThreads} + threadIdx.x);
 }
 
 // Block: a stretch of channels (y) of a row (x).

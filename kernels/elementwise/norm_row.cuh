@@ -62,4 +62,39 @@ __device__ inline uint2 RotateFour(uint2 bits, const float* cosine, int half, bo
 // The row of cosines and sines of row t.
 __device__ inline const float* AnglesOf(const RopeArgs& a, std::int64_t t) { return a.table + a.positions[t] * a.rope_dim; }
 
+// Norm of row t by a warp; with kRope, the rows are heads whose last channels turn.
+template <int kChunks, bool kRope>
+__device__ void NormRowOfWarp(const RmsNormArgs& a, const RopeArgs& rope, std::int64_t t) {
+  using Row = NormRow<kChunks>;
+  const float* angles = kRope ? AnglesOf(rope, t / rope.heads) : nullptr;
+  const Row row(a.x + t * a.x_stride, static_cast<int>(a.n));
+  const float r = row.Scale(a.eps);
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (!row.Has(c)) break;
+    const int d = kLanesF * c + Row::First(), turning = d - (row.n - rope.rope_dim);
+    uint2 y = ScaleFour(row.bits[c], r, a.weight ? a.weight + d : nullptr);
+    if (kRope && turning >= 0) y = RotateFour(y, angles + turning / 2, rope.rope_dim / 2, rope.inverse);
+    *reinterpret_cast<uint2*>(a.y + t * a.y_stride + d) = y;
+  }
+}
+
+// Part i of all that turns, kPairs neighbouring pairs of a head; two where heads are 8-byte aligned.
+template <int kPairs>
+__device__ void TurnPart(const RopeArgs& a, std::int64_t i) {
+  const int half = a.rope_dim / 2, units = half / kPairs;
+  const std::int64_t head = i / units;
+  if (head >= a.rows * a.heads) return;
+  const int j = static_cast<int>(i - head * units) * kPairs;
+  const float* cosine = AnglesOf(a, head / a.heads) + j;
+  std::uint16_t* x = a.x + (head + 1) * a.width - a.rope_dim + 2 * j;
+  if constexpr (kPairs == 2) {
+    *reinterpret_cast<uint2*>(x) = RotateFour(*reinterpret_cast<const uint2*>(x), cosine, half, a.inverse);
+  } else {
+    const float sine = cosine[half];
+    const float2 turned = Rotate(BF16Value(x[0]), BF16Value(x[1]), cosine[0], a.inverse ? -sine : sine);
+    x[0] = BF16Bits(turned.x), x[1] = BF16Bits(turned.y);
+  }
+}
+
 }  // namespace lockstep::kernels

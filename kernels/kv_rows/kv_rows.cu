@@ -1,9 +1,8 @@
 // Packing and widening rows of the KV state: a block a row.
 #include "kernels/device/launch.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
-#include "kernels/elementwise/norm_row.cuh"
-#include "kernels/kv_rows/kv_pack.cuh"
 #include "kernels/kv_rows/kv_rows_cuda.h"
+#include "kernels/kv_rows/norm_rope_pack.cuh"
 
 namespace lockstep::kernels {
 namespace {
@@ -14,46 +13,22 @@ __device__ std::byte* RowAt(std::byte* const* pages, int page_shift, std::int64_
   return pages[i >> page_shift] + (i & ((std::int64_t{1} << page_shift) - 1)) * row_bytes;
 }
 
-__global__ void __launch_bounds__(kThreads) PackKernel(const __grid_constant__ PackRowsArgs a, std::int64_t row_bytes, float hadamard_scale) {
+__global__ void __launch_bounds__(kThreads) PackKernel(const __grid_constant__ PackRowsArgs a, const __grid_constant__ PackedForm form) {
   BeginKernel();
   __shared__ __align__(16) float x[kMaxPackedWidth];
   const std::int64_t i = blockIdx.x;
-  const PackTargets targets(a, i, row_bytes);
+  const PackTargets targets(a, i, form.row_bytes);
   if (targets.none()) return;
   for (int d = threadIdx.x; d < a.format.width; d += kThreads) x[d] = BF16Value(a.x[i * a.x_stride + d]);
   __syncthreads();
-  PackRow(a.format, x, hadamard_scale, targets);
+  PackRow(a.format, x, form.hadamard_scale, targets);
 }
 
-// Chunks of 128 channels that the threads of a block have in their norms.
-constexpr int kChunks = 4;
-
-// A block a row: every warp takes its norm and a chunk of it, then all pack.
-__global__ void __launch_bounds__(kThreads) NormRopePackKernel(const __grid_constant__ NormRopePackArgs a, std::int64_t row_bytes, float hadamard_scale) {
+__global__ void __launch_bounds__(NormRopePackRow::kThreads) NormRopePackKernel(const __grid_constant__ NormRopePackArgs a, const __grid_constant__ PackedForm form) {
   BeginKernel();
-  __shared__ __align__(16) float x[kMaxPackedWidth];
-  using Row = NormRow<kChunks>;
   const std::int64_t i = blockIdx.x;
-  const PackTargets targets(a.pack, i, row_bytes);
-  const int chunk = threadIdx.x / 32, d = kLanesF * chunk + Row::First(), n = a.rope.width, turning = d - (n - a.rope.rope_dim);
-  const bool mine = chunk < kChunks && d < n;
-  std::uint16_t* out = a.rope.x + i * n;
-  uint2 y = make_uint2(0u, 0u);
-  if (chunk < kChunks) {
-    const float* angles = AnglesOf(a.rope, i);
-    const bool normed = a.norm.rows > 0;
-    const std::uint16_t* in = normed ? a.norm.x + i * a.norm.x_stride : out;
-    if (mine) y = *reinterpret_cast<const uint2*>(in + d);
-    if (normed) {
-      const float r = Row(in, n).Scale(a.norm.eps);
-      if (mine) y = ScaleFour(y, r, a.norm.weight ? a.norm.weight + d : nullptr);
-    }
-    if (mine && turning >= 0) y = RotateFour(y, angles + turning / 2, a.rope.rope_dim / 2, a.rope.inverse);
-    if (mine) *reinterpret_cast<float4*>(x + d) = WidenFour(y);
-  }
-  __syncthreads();  // all have read what is written now
-  if (mine) *reinterpret_cast<uint2*>(out + d) = y;
-  if (!targets.none()) PackRow(a.pack.format, x, hadamard_scale, targets);
+  std::uint16_t* out = a.rope.x + i * a.rope.width;
+  NormRopePackRow::Run(a, i, form, a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out, out);
 }
 
 __global__ void __launch_bounds__(kThreads) UnpackKernel(const __grid_constant__ UnpackRowsArgs a, std::int64_t row_bytes) {
@@ -65,18 +40,14 @@ __global__ void __launch_bounds__(kThreads) UnpackKernel(const __grid_constant__
 
 void RunPack(Stream& stream, const PackRowsArgs& a) {
   if (a.rows == 0) return;
-  const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.format.width)));
-  Launch(PackKernel, Blocks(a.rows, 1), kThreads, 0, AsCuda(stream), a, a.format.row_bytes(), scale);
+  Launch(PackKernel, Blocks(a.rows, 1), kThreads, 0, AsCuda(stream), a, PackedForm(a.format));
   CheckLaunch("pack_rows");
 }
 
 void RunNormRopePack(Stream& stream, const NormRopePackArgs& a) {
-  const std::int64_t rows = a.rope.rows, n = a.rope.width;
-  if (rows == 0) return;
-  const bool by_fours = n % 4 == 0 && a.rope.rope_dim % 4 == 0 && a.norm.x_stride % 4 == 0;
-  if (by_fours && n <= kChunks * kLanesF && a.rope.heads == 1 && a.pack.x_stride == n) {
-    const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(n)));
-    Launch(NormRopePackKernel, Blocks(rows, 1), kThreads, 0, AsCuda(stream), a, a.pack.format.row_bytes(), scale);
+  if (a.rope.rows == 0) return;
+  if (NormRopePackRow::Takes(a)) {
+    Launch(NormRopePackKernel, Blocks(a.rope.rows, 1), NormRopePackRow::kThreads, 0, AsCuda(stream), a, PackedForm(a.pack.format));
   } else {
     if (a.norm.rows > 0) CudaRmsNorm()(stream, a.norm);
     CudaRope()(stream, a.rope);

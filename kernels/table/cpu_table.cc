@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/attention_inputs/attention_inputs_cpu.h"
 #include "kernels/compressor/compressor_cpu.h"
 #include "kernels/elementwise/elementwise_cpu.h"
 #include "kernels/expert_ffn/expert_ffn.h"
@@ -29,6 +30,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.unpack_rows = CpuUnpackRows(isa);
   table.compress = CpuCompress(isa);
   table.store_history = CpuStoreHistory(isa);
+  table.attention_inputs = CpuAttentionInputs(isa);
   table.index_select = CpuIndexSelect(isa, profile);
   table.attention = CpuAttention(isa, profile);
   table.router = CpuRouter(isa);

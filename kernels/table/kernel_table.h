@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention_inputs/attention_inputs.h"
 #include "kernels/compressor/compressor.h"
 #include "kernels/contract/cpu_isa.h"
 #include "kernels/device/stream.h"
@@ -38,6 +39,7 @@ struct KernelTable {
   Kernel<UnpackRowsArgs> unpack_rows;
   Kernel<CompressorArgs> compress;
   Kernel<StoreHistoryArgs> store_history;
+  Kernel<AttentionInputsArgs> attention_inputs;
   Kernel<IndexSelectArgs> index_select;
   Kernel<AttentionArgs> attention;
   Kernel<RouterArgs> router;
