@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "harness/gpu/exl3_spec.h"
+#include "harness/gpu/op_timing.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn_cuda.h"
@@ -21,29 +23,45 @@ struct Shape {
 };
 constexpr Shape kV41 = {5120, 2304}, kV4 = {4096, 2048};
 
-void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int sets, const Shape& shape = kV41) {
+ExpertSpec Spec(Codebook codebook, int bits_x2, const Shape& shape) {
   const auto [hidden, intermediate] = shape;
   ExpertSpec spec;
   spec.gate = timing::Exl3Spec(codebook, bits_x2, hidden, intermediate, 0);
   spec.up = timing::Exl3Spec(codebook, bits_x2, hidden, intermediate, spec.gate.bytes);
   spec.down = timing::Exl3Spec(codebook, bits_x2, intermediate, hidden, spec.gate.bytes + spec.up.bytes);
   spec.bytes = spec.gate.bytes + spec.up.bytes + spec.down.bytes;
+  return spec;
+}
+
+// Random trellises, and scales of one sign each way.
+std::vector<std::uint64_t> RandomBlob(const ExpertSpec& spec) {
   std::mt19937_64 random(7);
-  std::vector<std::uint64_t> host(static_cast<std::size_t>(spec.bytes) / 8);
-  for (auto& word : host) word = random();
-  auto* bytes = reinterpret_cast<std::byte*>(host.data());
+  std::vector<std::uint64_t> blob(static_cast<std::size_t>(spec.bytes) / 8);
+  for (auto& word : blob) word = random();
+  auto* bytes = reinterpret_cast<std::byte*>(blob.data());
   for (const LinearSpec* part : {&spec.gate, &spec.up, &spec.down}) {
     auto* in = reinterpret_cast<float*>(bytes + part->input_scale);
     auto* out = reinterpret_cast<float*>(bytes + part->output_scale);
     for (int i = 0; i < part->in_padded; ++i) in[i] = (random() & 1u) ? 0.02f : -0.02f;
     for (int i = 0; i < part->out_padded; ++i) out[i] = (random() & 1u) ? 1.0f : -1.0f;
   }
+  return blob;
+}
+
+// `last_bits_x2`: of the last expert, as shared ones have more; 0: like the others.
+void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int sets, const Shape& shape = kV41, int last_bits_x2 = 0) {
+  const auto [hidden, intermediate] = shape;
+  const ExpertSpec spec = Spec(codebook, bits_x2, shape), last = Spec(codebook, last_bits_x2 > 0 ? last_bits_x2 : bits_x2, shape);
+  const std::vector<std::uint64_t> host = RandomBlob(spec), host_of_last = RandomBlob(last);
+  const auto is_last = [&](int e) { return e == experts - 1; };
   std::vector<std::byte*> blobs(static_cast<std::size_t>(experts * sets));
-  for (auto& blob : blobs) {
-    CheckCuda(cudaMalloc(reinterpret_cast<void**>(&blob), static_cast<std::size_t>(spec.bytes)), "blob");
-    CheckCuda(cudaMemcpy(blob, bytes, static_cast<std::size_t>(spec.bytes), cudaMemcpyHostToDevice), "copy");
+  for (std::size_t i = 0; i < blobs.size(); ++i) {
+    const std::vector<std::uint64_t>& from = is_last(static_cast<int>(i) % experts) ? host_of_last : host;
+    CheckCuda(cudaMalloc(reinterpret_cast<void**>(&blobs[i]), 8 * from.size()), "blob");
+    CheckCuda(cudaMemcpy(blobs[i], from.data(), 8 * from.size(), cudaMemcpyHostToDevice), "copy");
   }
   const std::int64_t pairs = experts * rows;
+  std::mt19937_64 random(8);
   std::vector<std::uint16_t> x(static_cast<std::size_t>(pairs * hidden));
   for (auto& v : x) v = static_cast<std::uint16_t>(0x3f80 + random() % 128 + ((random() & 1u) << 15));
   std::uint16_t *device_x, *device_y;
@@ -62,28 +80,19 @@ void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int se
   args.y = device_y;
   const Kernel<ExpertFfnArgs> kernel = CudaExpertFfn();
   const auto run = [&](int set) {
-    for (int e = 0; e < experts; ++e) jobs[static_cast<std::size_t>(e)] = {&spec, blobs[static_cast<std::size_t>(set * experts + e)], e * rows, rows};
+    for (int e = 0; e < experts; ++e) jobs[static_cast<std::size_t>(e)] = {is_last(e) ? &last : &spec, blobs[static_cast<std::size_t>(set * experts + e)], e * rows, rows};
     kernel(stream, args);
   };
-  for (int i = 0; i < 2 * sets; ++i) run(i % sets);
-  CheckCuda(cudaStreamSynchronize(stream.handle()), "warm-up");
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<float> times;
-  for (int repeat = 0; repeat < 15; ++repeat) {
-    cudaEventRecord(begin, stream.handle());
+  const auto run_all = [&] {
     for (int i = 0; i < sets; ++i) run(i);
-    cudaEventRecord(end, stream.handle());
-    CheckCuda(cudaEventSynchronize(end), "timing");
-    float ms;
-    cudaEventElapsedTime(&ms, begin, end);
-    times.push_back(ms / static_cast<float>(sets));
-  }
-  std::sort(times.begin(), times.end());
-  const double seconds = times[times.size() / 2] * 1e-3, weights = 3.0 * hidden * intermediate * experts;
-  std::printf("expert_ffn %s K=%.1f experts=%d rows=%lld: %.1f us  %.0f GB/s packed  %.1f TFLOP/s\n", NameOf(codebook).data(), bits_x2 / 2.0, experts,
-              static_cast<long long>(rows), seconds * 1e6, weights * bits_x2 / 16 / seconds * 1e-9, 2 * weights * static_cast<double>(rows) / seconds * 1e-12);
+  };
+  const bool few = rows <= 8;  // more rows upload their lists, which no graph can
+  const double us = few ? timing::GraphMicroseconds(stream, sets, run) : timing::EventMicroseconds(stream, run_all) / sets;
+  const double seconds = us * 1e-6, of_expert = 3.0 * hidden * intermediate, weights = of_expert * experts;
+  const double packed = of_expert * ((experts - 1) * spec.gate.bits_x2 + last.gate.bits_x2) / 16;
+  std::printf("expert_ffn %s K=%.1f experts=%d rows=%lld: %.1f us  %.0f GB/s packed  %.1f TFLOP/s%s\n", NameOf(codebook).data(), bits_x2 / 2.0, experts,
+              static_cast<long long>(rows), us, packed / seconds * 1e-9, 2 * weights * static_cast<double>(rows) / seconds * 1e-12,
+              last_bits_x2 > 0 ? (", the last K=" + std::to_string(last_bits_x2 / 2)).c_str() : "");
   for (std::byte* blob : blobs) cudaFree(blob);
   cudaFree(device_x);
   cudaFree(device_y);
@@ -101,5 +110,6 @@ int main() {
   kernels::Time(Codebook::kMul1, 4, 6, 1, 16);
   kernels::Time(Codebook::kMul1, 10, 6, 1, 16);
   for (int bits_x2 : {5, 6}) kernels::Time(Codebook::kMul1, bits_x2, 7, 1, 16, kernels::kV4);
+  for (int shared_bits_x2 : {8, 10}) kernels::Time(Codebook::kMul1, 6, 7, 1, 16, kernels::kV4, shared_bits_x2);
   return 0;
 }

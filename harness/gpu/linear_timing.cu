@@ -1,4 +1,4 @@
-// Times the EXL3 projections of a V4-Flash layer at few rows (mul1, 2.5 bits): sets that read one row, output groups, wide and deep ones; each from a
+// Times the EXL3 projections of a V4-Flash layer at few rows (mul1; 5 bits as packs have them, and 2.5): sets that read one row, output groups, wide and deep ones; each from a
 // captured graph, once with one copy of the weights and once with more copies than the L2 holds. Prints one line a case: microseconds, GB/s packed.
 #include <cuda_runtime.h>
 
@@ -22,11 +22,12 @@ struct Case {
   std::int32_t in;
   std::vector<std::int32_t> outs;  // of matrices with one input
   int groups;                      // with inputs of their own; 1: none
-  int bits_x2;
+  int bits_x2 = 0;
 };
 
-// Device memory with random trellises and scales of one sign each way.
-std::byte* MakeBlob(const LinearSpec& spec, std::mt19937_64& random) {
+// Random trellises, and scales of one sign each way.
+std::vector<std::uint64_t> RandomBlob(const LinearSpec& spec) {
+  std::mt19937_64 random(7);
   std::vector<std::uint64_t> host(static_cast<std::size_t>(spec.bytes) / 8);
   for (auto& word : host) word = random();
   auto* bytes = reinterpret_cast<std::byte*>(host.data());
@@ -34,24 +35,30 @@ std::byte* MakeBlob(const LinearSpec& spec, std::mt19937_64& random) {
   auto* out = reinterpret_cast<float*>(bytes + spec.output_scale);
   for (int i = 0; i < spec.in_padded; ++i) in[i] = (random() & 1u) ? 0.02f : -0.02f;
   for (int i = 0; i < spec.out_padded; ++i) out[i] = (random() & 1u) ? 1.0f : -1.0f;
+  return host;
+}
+
+std::byte* OnDevice(const std::vector<std::uint64_t>& host) {
   void* device = nullptr;
-  CheckCuda(cudaMalloc(&device, static_cast<std::size_t>(spec.bytes)), "blob");
-  CheckCuda(cudaMemcpy(device, bytes, static_cast<std::size_t>(spec.bytes), cudaMemcpyHostToDevice), "copy");
+  CheckCuda(cudaMalloc(&device, 8 * host.size()), "blob");
+  CheckCuda(cudaMemcpy(device, host.data(), 8 * host.size(), cudaMemcpyHostToDevice), "copy");
   return static_cast<std::byte*>(device);
 }
 
 void Time(CudaStream& stream, const Case& c, std::int64_t rows, int copies) {
   std::mt19937_64 random(7);
   std::vector<LinearSpec> specs;
+  std::vector<std::vector<std::uint64_t>> hosts;
   double packed = 0;
   for (const std::int32_t out : c.outs) {
     specs.push_back(timing::Exl3Spec(Codebook::kMul1, c.bits_x2, c.in, out));
+    hosts.push_back(RandomBlob(specs.back()));
     packed += static_cast<double>(specs.back().input_scale) * c.groups;
   }
   std::vector<const std::byte*> blobs;  // [copies][outs][groups]
   for (int copy = 0; copy < copies; ++copy) {
-    for (const LinearSpec& spec : specs) {
-      for (int g = 0; g < c.groups; ++g) blobs.push_back(MakeBlob(spec, random));
+    for (const std::vector<std::uint64_t>& host : hosts) {
+      for (int g = 0; g < c.groups; ++g) blobs.push_back(OnDevice(host));
     }
   }
   std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * c.in * c.groups));
@@ -81,7 +88,7 @@ void Time(CudaStream& stream, const Case& c, std::int64_t rows, int copies) {
     kernel(stream, {linears.data(), static_cast<int>(linears.size())});
   };
   const double us = timing::GraphMicroseconds(stream, kCalls, run);
-  std::printf("%-28s rows=%lld %-11s %7.1f us  %5.0f GB/s packed\n", c.name, static_cast<long long>(rows), copies > 1 ? "from memory" : "from L2", us, packed / us * 1e-3);
+  std::printf("%-28s K=%.1f rows=%lld %-11s %7.1f us  %5.0f GB/s packed\n", c.name, c.bits_x2 / 2.0, static_cast<long long>(rows), copies > 1 ? "from memory" : "from L2", us, packed / us * 1e-3);
   for (const std::byte* blob : blobs) cudaFree(const_cast<std::byte*>(blob));
   cudaFree(device_x);
   cudaFree(device_y);
@@ -93,17 +100,20 @@ void Time(CudaStream& stream, const Case& c, std::int64_t rows, int copies) {
 int main() {
   using namespace lockstep::kernels;
   CudaStream stream(0);
-  const Case cases[] = {{"4096->1024", 4096, {1024}, 1, 5},
-                        {"4096->1024+512", 4096, {1024, 512}, 1, 5},
-                        {"4096->3x1024+512+2x256", 4096, {1024, 512, 1024, 1024, 256, 256}, 1, 5},
-                        {"1024->32768", 1024, {32768}, 1, 5},
-                        {"1024->32768+8192", 1024, {32768, 8192}, 1, 5},
-                        {"8 x 4096->1024", 4096, {1024}, 8, 5},
-                        {"8192->4096", 8192, {4096}, 1, 5}};
-  for (const std::int64_t rows : {1, 2, 4, 8}) {
-    for (const Case& c : cases) {
-      Time(stream, c, rows, 1);
-      Time(stream, c, rows, 12);
+  Case cases[] = {{"4096->1024", 4096, {1024}, 1},
+                  {"4096->1024+512", 4096, {1024, 512}, 1},
+                  {"4096->3x1024+512+2x256", 4096, {1024, 512, 1024, 1024, 256, 256}, 1},
+                  {"1024->32768", 1024, {32768}, 1},
+                  {"1024->32768+8192", 1024, {32768, 8192}, 1},
+                  {"8 x 4096->1024", 4096, {1024}, 8},
+                  {"8192->4096", 8192, {4096}, 1}};
+  for (const int bits_x2 : {10, 5}) {
+    for (const std::int64_t rows : {1, 2, 4, 8}) {
+      for (Case& c : cases) {
+        c.bits_x2 = bits_x2;
+        Time(stream, c, rows, 1);
+        Time(stream, c, rows, 12);
+      }
     }
   }
   return 0;

@@ -86,10 +86,10 @@ void SetPartial(CudaStream& stream, Exl3Call* call) {
 // The product of small tiles, one launch for all rates.
 void LaunchProduct(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
   SetPartial(stream, call);
-  int max_bits = 0;
-  for (const auto& [codebook, bits_x2] : jobs.rates) max_bits = std::max(max_bits, bits_x2);
-  if (call->tiles.form == Exl3Form::kHalf) LaunchExl3SmallHalf(*call, max_bits, stream);
-  else LaunchExl3SmallInteger(*call, max_bits, stream);
+  int ring_bytes = 0;
+  for (const auto& [codebook, bits_x2] : jobs.rates) ring_bytes = std::max(ring_bytes, SmallRingBytes(bits_x2));
+  if (call->tiles.form == Exl3Form::kHalf) LaunchExl3SmallHalf(*call, ring_bytes, stream);
+  else LaunchExl3SmallInteger(*call, ring_bytes, stream);
 }
 
 // Small tiles: the product, after a launch that prepares the rows if they are many or not there yet.
@@ -226,6 +226,14 @@ struct ExpertLaunches {
   std::int32_t width = -1;  // features between them
 };
 
+// What a launch of small tiles needs to serve jobs of both keys: bytes are words whose upper byte is zero. Nothing if none can.
+std::optional<LaunchKey> Joined(const LaunchKey& a, const LaunchKey& b) {
+  if (a.in != b.in || a.in_features != b.in_features || (a.form != b.form && (a.form == Exl3Form::kHalf || b.form == Exl3Form::kHalf))) return std::nullopt;
+  LaunchKey both = a;
+  if (a.form != b.form) both.form = Exl3Form::kInt16;
+  return both;
+}
+
 // Nothing if it takes more launches, or other kernels.
 std::optional<ExpertLaunches> FewLaunches(const GroupedLinear& g) {
   ExpertLaunches launches;
@@ -234,12 +242,18 @@ std::optional<ExpertLaunches> FewLaunches(const GroupedLinear& g) {
     fits = fits && spec.kind == LinearSpec::Kind::kExl3;
     if (!fits) return;
     std::optional<LaunchKey>& key = part < 2 ? launches.pair : launches.down;
-    if (!key) key = KeyOf(spec);
+    const std::optional<LaunchKey> joined = Joined(KeyOf(spec), key.value_or(KeyOf(spec)));
     if (launches.width < 0) launches.width = part < 2 ? spec.out_features : spec.in_features;
-    fits = KeyOf(spec) == *key && launches.width == (part < 2 ? spec.out_features : spec.in_features);
+    fits = joined && launches.width == (part < 2 ? spec.out_features : spec.in_features);
+    key = joined;
     Add(spec, part, part < 2 ? &launches.pair_jobs : &launches.down_jobs);
   });
-  if (!fits || !launches.pair || !launches.down || launches.pair->form != launches.down->form) return std::nullopt;
+  if (!fits || !launches.pair || !launches.down) return std::nullopt;
+  LaunchKey pair = *launches.pair;
+  pair.in = launches.down->in, pair.in_features = launches.down->in_features;  // codes of down leave the first launch in its form
+  const std::optional<LaunchKey> both = Joined(pair, *launches.down);
+  if (!both) return std::nullopt;
+  launches.pair->form = launches.down->form = both->form;
   return launches;
 }
 
@@ -249,6 +263,7 @@ bool RunExl3Experts(CudaStream& stream, const GroupedLinear& g) {
   const std::optional<ExpertLaunches> launches = FewLaunches(g);
   if (!launches) return false;
   Exl3Call pair = CallOf(g, 0, 2, *launches->pair, launches->pair_jobs), down = CallOf(g, 2, 1, *launches->down, launches->down_jobs);
+  pair.tiles.any_integer = true;
   if (g.table) {
     SetDeviceTiles(g, &pair);
   } else {

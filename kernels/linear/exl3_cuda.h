@@ -78,10 +78,11 @@ struct DeviceExperts {
 
 // The row tiles of a launch and their jobs. Made by the host: short lists travel as kernel parameters, long ones lie in device memory.
 // Or found on the device: tile i is tile i % tiles_per_group of the (i / tiles_per_group)-th active expert.
-// A launch of one form passes over the jobs of the others.
+// A launch of one form passes over the jobs of the others, but one of int16 with `any_integer` takes int8 too: its codes are int16's whose high byte is zero.
 struct Exl3Tiles {
   static constexpr int kSmall = 24;
   Exl3Form form = Exl3Form::kInt8;
+  bool any_integer = false;
   std::int32_t parts = 1;      // matrices that every tile is multiplied by; job of part p: jobs[tile.job * job_stride + first_job + p]
   std::int32_t job_stride = 1, first_job = 0;
   std::int32_t tile_rows = 0;
@@ -102,7 +103,7 @@ struct Exl3Tiles {
       const int at = tile->job * job_stride + first_job + part;
       *job = jobs ? jobs[at] : small_jobs[at];
     }
-    return job->bits_x2 > 0 && FormOf(*job) == form;
+    return job->bits_x2 > 0 && (FormOf(*job) == form || (any_integer && form == Exl3Form::kInt16 && job->integer()));
   }
 
   // Loads that do not need each other stand together, before any branch: their latencies overlap.
@@ -192,14 +193,20 @@ inline constexpr int kExl3OwnRows = 2;      // rows that a product prepares itse
 inline constexpr int kExl3Columns = 128;    // outputs of a block: one Hadamard block
 inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n of an m16n8 product
 
+inline constexpr int kSmallStrips = 2;      // of 16 columns, which a warp of a small product has
+
+// Small products: stages of 128 inputs that a warp keeps on their way, and the shared memory that these take.
+__host__ __device__ constexpr int SmallStages(int bits_x2) { return bits_x2 > 8 ? 2 : 3; }
+__host__ __device__ constexpr int SmallRingBytes(int bits_x2) { return SmallStages(bits_x2) * kSmallStrips * 128 * bits_x2; }
+
 // Floats of Exl3Call::partial for 128 outputs of a small tile.
 __host__ __device__ constexpr int SmallPartialFloats(int tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
 
 // Each runs over all tiles of the call. Defined in the .cu files named after them.
 void LaunchExl3PrepareSmall(const Exl3Call& call, CudaStream& stream);
 void LaunchExl3PrepareLarge(const Exl3Call& call, CudaStream& stream);
-void LaunchExl3SmallInteger(const Exl3Call& call, int max_bits_x2, CudaStream& stream);
-void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, CudaStream& stream);
+void LaunchExl3SmallInteger(const Exl3Call& call, int ring_bytes, CudaStream& stream);
+void LaunchExl3SmallHalf(const Exl3Call& call, int ring_bytes, CudaStream& stream);
 // `slots`: code rows of a tile, 64 or 128. All jobs have `bits_x2` (and codebook).
 void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, CudaStream& stream);
 void LaunchExl3LargeHalf(const Exl3Call& call, int slots, Codebook codebook, int bits_x2, CudaStream& stream);

@@ -16,7 +16,7 @@
 
 namespace lockstep::kernels {
 
-inline constexpr int kSmallStages = 3, kSmallThreads = 32 * kSmallWarps;  // of a group of warps that shares the outputs
+inline constexpr int kSmallThreads = 32 * kSmallWarps;  // of a group of warps that shares the outputs
 inline constexpr int kMaxSmallGroups = 8, kMaxSmallThreads = kMaxSmallGroups * kSmallThreads;  // that share the segment; so 64 registers
 
 __host__ __device__ constexpr int MaxSegmentBlocks(int in) { return (in / 128 + contract::kSegments - 1) / contract::kSegments; }
@@ -51,14 +51,14 @@ struct SmallShare {
     end = place.blocks * (group + 1) >> shift;
     const int strip = place.column / 16 + kSmallStrips * (warp % kSmallWarps) + lane / 16, block = strip * (call.in / 128) + place.first_block + begin;
     from = reinterpret_cast<const std::byte*>(place.job.tiles) + static_cast<std::int64_t>(block) * block_bytes + lane % 16 * 16;
-    ring = rings + warp * kSmallStages * kSmallStrips * block_bytes;
+    ring = rings + warp * SmallRingBytes(place.job.bits_x2);
   }
 
   // All stages but one, a group of copies each; `from` stays.
   __device__ void FetchFirst(int bits_x2) const {
     const std::byte* next = from;
     std::byte* to = ring + (threadIdx.x & 31) / 16 * (128 * bits_x2) + threadIdx.x % 16 * 16;
-    for (int s = 0; s < kSmallStages - 1; ++s) {
+    for (int s = 0; s < SmallStages(bits_x2) - 1; ++s) {
 #pragma unroll 1
       for (int chunk = threadIdx.x % 16; begin + s < end && chunk < 8 * bits_x2; chunk += 16) {
         const int at = (chunk - threadIdx.x % 16) * 16;
@@ -134,15 +134,15 @@ __device__ inline void StoreCorrections(const SmallRows& rows, float* z) {
 // A warp's share, whose first stages are on their way. `codes`: its first row codes, a lane's own. Inlined like what calls it: a call would move sums to memory.
 template <int kB2, WeightForm kWeight, class Sums>
 __device__ __forceinline__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
-  constexpr int kStage = kSmallStrips * 128 * kB2, kLast = (kSmallStages - 1) * kStage, kTileWords = 4 * kB2;
+  constexpr int kStages = SmallStages(kB2), kStage = kSmallStrips * 128 * kB2, kLast = (kStages - 1) * kStage, kTileWords = 4 * kB2;
   using Codes = std::conditional_t<Sums::kForm == Exl3Form::kHalf, uint2, uint4>;
   const RunReader<kB2> reader;
   const auto* row_codes = reinterpret_cast<const Codes*>(codes);
   int now = 0, before = kLast;  // bytes into the ring
   for (int block = share.begin; block < share.end; ++block) {
-    CopyWait<kSmallStages - 2>();
+    CopyWait<kStages - 2>();
     __syncwarp();
-    if (block + kSmallStages - 1 < share.end) share.Fetch<kB2>(before);
+    if (block + kStages - 1 < share.end) share.Fetch<kB2>(before);
     CopyCommit();
     sums.BeginBlock();
     const auto* words = reinterpret_cast<const std::uint32_t*>(share.ring + now);
@@ -209,7 +209,7 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   __syncthreads();
 
   SmallShare share(call, place, groups, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared
-  share.from += (kSmallStages - 1) * 128 * place.job.bits_x2;
+  share.from += (SmallStages(place.job.bits_x2) - 1) * 128 * place.job.bits_x2;
   const SmallRows rows = {place.tile.rows, place.blocks, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums), reinterpret_cast<int*>(shared + layout.sums)};
   const int code_row = min(static_cast<int>(threadIdx.x & 31) / 4, call.terms() * place.tile.rows - 1);  // columns past the rows are not looked at
   const std::byte* codes = shared + code_row * layout.code_row + share.begin * 8 * kCodeTileBytes<Sums::kForm>;
@@ -264,12 +264,12 @@ __device__ __forceinline__ void SmallBlock(const Exl3Call& call, std::int64_t fi
   FinishSmall<Sums::kForm>(call, place);
 }
 
-// Launches `kernel` over all tiles of the call with room for the widest rate among its jobs. Groups of warps are as many as fill the device and
+// Launches `kernel` over all tiles of the call; no job's warps need rings of more than `ring_bytes`. Groups of warps are as many as fill the device and
 // have 128-blocks to share.
 template <Exl3Form kForm, class Kernel>
-void LaunchSmall(Kernel* kernel, const Exl3Call& call, int max_bits_x2, CudaStream& stream) {
+void LaunchSmall(Kernel* kernel, const Exl3Call& call, int ring_bytes, CudaStream& stream) {
   const auto shared = [&](int groups) {
-    return SmallLayout::Of<kForm>(call.in, call.max_tile_rows, groups).rings + groups * kSmallWarps * kSmallStages * kSmallStrips * 128 * max_bits_x2;
+    return SmallLayout::Of<kForm>(call.in, call.max_tile_rows, groups).rings + groups * kSmallWarps * ring_bytes;
   };
   const std::int64_t blocks = std::int64_t{call.outputs()} * contract::kSegments * call.tiles.count, processors = stream.processors();
   const auto fits = [&](int groups) {

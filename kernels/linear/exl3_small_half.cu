@@ -10,8 +10,8 @@ __global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallHalfKernel(const __
 
 }  // namespace
 
-void LaunchExl3SmallHalf(const Exl3Call& call, int max_bits_x2, CudaStream& stream) {
-  LaunchSmall<Exl3Form::kHalf>(Exl3SmallHalfKernel, call, max_bits_x2, stream);
+void LaunchExl3SmallHalf(const Exl3Call& call, int ring_bytes, CudaStream& stream) {
+  LaunchSmall<Exl3Form::kHalf>(Exl3SmallHalfKernel, call, ring_bytes, stream);
 }
 
 }  // namespace lockstep::kernels

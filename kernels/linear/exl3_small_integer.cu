@@ -11,9 +11,9 @@ __global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallIntegerKernel(const
 
 }  // namespace
 
-void LaunchExl3SmallInteger(const Exl3Call& call, int max_bits_x2, CudaStream& stream) {
-  if (call.terms() == 2) LaunchSmall<Exl3Form::kInt16>(Exl3SmallIntegerKernel<2>, call, max_bits_x2, stream);
-  else LaunchSmall<Exl3Form::kInt8>(Exl3SmallIntegerKernel<1>, call, max_bits_x2, stream);
+void LaunchExl3SmallInteger(const Exl3Call& call, int ring_bytes, CudaStream& stream) {
+  if (call.terms() == 2) LaunchSmall<Exl3Form::kInt16>(Exl3SmallIntegerKernel<2>, call, ring_bytes, stream);
+  else LaunchSmall<Exl3Form::kInt8>(Exl3SmallIntegerKernel<1>, call, ring_bytes, stream);
 }
 
 }  // namespace lockstep::kernels

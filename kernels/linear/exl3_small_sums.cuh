@@ -8,7 +8,7 @@
 
 namespace lockstep::kernels {
 
-inline constexpr int kSmallWarps = 4, kSmallStrips = 2;  // warps that share the 128 outputs of a block, and strips of each
+inline constexpr int kSmallWarps = 4;  // that share the 128 outputs of a block
 static_assert(kSmallWarps * kSmallStrips * 16 == kExl3Columns);
 
 // A block's way into what its rows and warps share: rows of the tile, 128-blocks of the segment.

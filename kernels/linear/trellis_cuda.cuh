@@ -86,7 +86,7 @@ class RunReader {
   // `kOther`: instructions of the first pipe less those of the second that the caller adds for each eight weights; none: masks are masks.
   template <int kOther = -64>
   __device__ void States(const std::uint32_t* tile, std::uint32_t (&state)[8]) const {
-    if constexpr (kParts == 3) LongStates(tile, state);
+    if constexpr (kParts == 3) LongStates<kOther>(tile, state);
     else ShortStates<kOther>(tile, state);
   }
 
@@ -95,10 +95,16 @@ class RunReader {
   static constexpr int kMaxShift = 32 - std::gcd(4 * kB2, 32);
   static constexpr int kParts = kSpan + kMaxShift > 64 ? 3 : 2;
 
+  // How many of `masks` are made dot products, so that both pipes get as much.
+  static __host__ __device__ constexpr int Dots(int shifts, int masks, int other) {
+    const int balance = (shifts + masks + other) / 2;
+    return balance < 0 ? 0 : balance < masks ? balance : masks;
+  }
+
   template <int kOther>
   __device__ void ShortStates(const std::uint32_t* tile, std::uint32_t (&state)[8]) const {
     constexpr StatePlan kPlan = PlanStates<kB2>();
-    constexpr int kBalance = (kPlan.shifts + kPlan.masks + kOther) / 2, kDots = kBalance < 0 ? 0 : kBalance < kPlan.masks ? kBalance : kPlan.masks;
+    constexpr int kDots = Dots(kPlan.shifts, kPlan.masks, kOther);
     const std::uint64_t bits = tile[index_[0]] | static_cast<std::uint64_t>(tile[index_[1]]) << 32;
     std::uint32_t window[8];
 #pragma unroll
@@ -114,8 +120,10 @@ class RunReader {
     }
   }
 
-  // One funnel shift brings the run's end to bit 0; then every state lies at a constant offset.
+  // One funnel shift a word brings the run's end to bit 0; then every state lies at a constant offset.
+  template <int kOther>
   __device__ void LongStates(const std::uint32_t* tile, std::uint32_t (&state)[8]) const {
+    constexpr int kWindows = (kSpan + 31) / 32, kDots = Dots(kWindows + 7, 8, kOther);
     std::uint32_t w[3];
 #pragma unroll
     for (int i = 0; i < 3; ++i) w[i] = tile[index_[i]];
@@ -125,7 +133,7 @@ class RunReader {
       constexpr int kLast = 2;
       const int offset = EndOffset<kB2>(j), word = offset / 32, bit = offset % 32;
       const std::uint32_t bits = bit <= 16 ? window[word] >> bit : __funnelshift_r(window[word], window[word < kLast ? word + 1 : kLast], bit);
-      state[j] = bits & 0xffffu;
+      state[j] = j < kDots ? LowHalfByDot(bits) : bits & 0xffffu;
     }
   }
 
