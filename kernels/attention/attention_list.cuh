@@ -6,6 +6,7 @@
 #include "kernels/device/ldmatrix.cuh"
 #include "kernels/elementwise/norm_row.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
+#include "kernels/linear/async_copy.cuh"
 
 namespace lockstep::kernels {
 
@@ -29,14 +30,15 @@ struct KeyList {
   int window_blocks, blocks;
   std::int64_t count;  // compressed rows in the list
 
-  __device__ KeyList(const AttentionArgs& a, std::int64_t t) : row(a.row_T[t]) {
+  // `selects`: whether the selection may be looked at; else the list has window rows alone until Select.
+  __device__ KeyList(const AttentionArgs& a, std::int64_t t, bool selects = true) : row(a.row_T[t]) {
     window_begin = row.position - a.window + 1 > 0 ? row.position - a.window + 1 : 0;
     window_base = window_begin / kAttentionSlots * kAttentionSlots;
     window_blocks = static_cast<int>((row.position - window_base) / kAttentionSlots) + 1;
     selected = a.all_visible || !a.selected_TK ? nullptr : a.selected_TK + t * a.top_k;
-    count = a.all_visible ? row.visible : selected ? a.count_T[t] : 0;
-    blocks = window_blocks + static_cast<int>((count + kAttentionSlots - 1) / kAttentionSlots);
+    Count(a.all_visible ? row.visible : selected && selects ? a.count_T[t] : 0);
   }
+  __device__ void Select(const AttentionArgs& a, std::int64_t t) { Count(a.count_T[t]); }
 
   __device__ bool IsWindow(int b) const { return b < window_blocks; }
 
@@ -60,8 +62,18 @@ struct KeyList {
     const PagedRows& rows = row.compressed;
     return rows.pages[i >> rows.page_shift] + (i & ((std::int64_t{1} << rows.page_shift) - 1)) * rows.row_bytes;
   }
+  // Addresses of pages to the L2 cache, by a warp.
+  __device__ void AskForPages() const {
+    constexpr int kPagesOfLine = 16;
+    const int page = kPagesOfLine * static_cast<int>(threadIdx.x & 31);
+    if (page <= row.visible >> row.compressed.page_shift) PrefetchLine(row.compressed.pages + page);
+  }
 
  private:
+  __device__ void Count(std::int64_t compressed) {
+    count = compressed;
+    blocks = window_blocks + static_cast<int>((count + kAttentionSlots - 1) / kAttentionSlots);
+  }
   __device__ std::int64_t Begin(int b) const { return static_cast<std::int64_t>(b - window_blocks) * kAttentionSlots; }
 };
 
@@ -123,13 +135,25 @@ struct SlotShare {
   }
 };
 
+// Which of the turning channels a channel of a head is; negative: it does not turn.
+__device__ inline int Turning(const AttentionArgs& a, int channel) { return a.rope_table ? channel - (a.head_dim - a.rope_dim) : -1; }
+
+// Cosine and sine of a pair of channels that turns.
+__device__ inline float2 AngleOf(const AttentionArgs& a, std::int64_t position, int turning) {
+  const float* cosine = a.rope_table + position * a.rope_dim + turning / 2;
+  return make_float2(cosine[0], cosine[a.rope_dim / 2]);
+}
+
+// A pair of rounded channels turned back by an angle.
+__device__ inline std::uint32_t TurnBack(std::uint32_t pair, float2 angle) {
+  const float2 turned = Rotate(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u), angle.x, -angle.y);
+  return PackBF16(turned.x, turned.y);
+}
+
 // A pair of rounded channels of a head (the even one is `channel`) as the output has it.
 __device__ inline std::uint32_t TurnBack(const AttentionArgs& a, std::int64_t position, int channel, std::uint32_t pair) {
-  const int turning = channel - (a.head_dim - a.rope_dim);
-  if (!a.rope_table || turning < 0) return pair;
-  const float* cosine = a.rope_table + position * a.rope_dim + turning / 2;
-  const float2 turned = Rotate(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u), cosine[0], -cosine[a.rope_dim / 2]);
-  return PackBF16(turned.x, turned.y);
+  const int turning = Turning(a, channel);
+  return turning < 0 ? pair : TurnBack(pair, AngleOf(a, position, turning));
 }
 
 __device__ inline float NoScore() { return -__int_as_float(0x7f800000); }

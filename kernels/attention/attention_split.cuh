@@ -1,7 +1,8 @@
-// Attention of few rows, so that one row uses many processors: keys unpacked and scores, 16 slots and 16 heads a block, into memory; then the chain of
+// Attention of few rows, so that one row uses many processors: keys unpacked and scores, 16 slots and 32 heads a block, into memory; then the chain of
 // blocks for 8 heads and 32 channels a block. Contract: docs/numerics.md section 6, Attention; ADR 0002 says why the chain may be cut like this.
 //
-// A row runs this code once, and fetching instructions takes longer than running them: loops stay loops.
+// A row runs this code once, and fetching instructions takes longer than running them: loops stay loops. What other kernels do not write is read, or
+// asked for, before the wait for them.
 #pragma once
 
 #include "kernels/attention/attention_list.cuh"
@@ -11,7 +12,7 @@
 namespace lockstep::kernels {
 
 struct AttentionSplit {
-  static constexpr int kScoreHeads = 16, kScoreSlots = 16, kScoreThreads = 128;
+  static constexpr int kScoreHeads = 32, kScoreSlots = 16, kScoreWarps = kScoreSlots, kScoreThreads = 32 * kScoreWarps;  // a warp a slot
   static constexpr int kGroups = kAttentionSlots / kScoreSlots;
   static constexpr int kValueHeads = 8;
   static constexpr int kChannels = 32;  // of a value block
@@ -35,71 +36,50 @@ struct AttentionSplit {
 
 // A block's queries on their way to shared memory [heads][stride].
 __device__ inline void FetchQueries(const AttentionArgs& a, std::int64_t t, int head0, const AttentionSplit& split, std::uint16_t* queries) {
-  const std::uint16_t* first = a.q_THD + (t * a.heads + head0) * a.head_dim;
-  const int units = split.padded / 8, heads = min(AttentionSplit::kScoreHeads, a.heads - head0);
+  const int lane = threadIdx.x & 31, heads = min(AttentionSplit::kScoreHeads, a.heads - head0);
 #pragma unroll 2
-  for (int i = threadIdx.x; i < AttentionSplit::kScoreHeads * units; i += AttentionSplit::kScoreThreads) {
-    const int h = i / units, d = i % units * 8;
-    std::uint16_t* to = queries + h * split.stride() + d;
-    const std::uint16_t* from = first + min(h, heads - 1) * a.head_dim + d;
-    if (a.head_dim % 8 == 0 && d < a.head_dim) {
-      CopyAsync<16>(to, from);
-    } else {
+  for (int h = threadIdx.x / 32; h < AttentionSplit::kScoreHeads; h += AttentionSplit::kScoreWarps) {
+    const std::uint16_t* from = a.q_THD + (t * a.heads + head0 + min(h, heads - 1)) * a.head_dim;
+    std::uint16_t* to = queries + h * split.stride();
+#pragma unroll 2
+    for (int d = 8 * lane; d < split.padded; d += 256) {
+      if (a.head_dim % 8 == 0 && d < a.head_dim) {
+        CopyAsync<16>(to + d, from + d);
+      } else {
 #pragma unroll 1
-      for (int e = 0; e < 8; ++e) to[e] = d + e < a.head_dim ? from[e] : std::uint16_t{0};
+        for (int e = d; e < d + 8; ++e) to[e] = e < a.head_dim ? from[e] : std::uint16_t{0};
+      }
     }
   }
 }
 
-// A packed row on its way to shared memory, by eight threads.
-template <int kUnit>
-__device__ void FetchPacked(const std::byte* from, std::byte* to, int bytes, int part) {
-#pragma unroll 2
-  for (int i = kUnit * part; i < bytes; i += 8 * kUnit) CopyAsync<kUnit>(to + i, from + i);
-}
+// The packed row of a slot, for a warp.
+struct SlotRow {
+  const std::byte* from;
+  int bytes;
 
-// Block: 16 slots (x; those of compressed rows first, because where they lie takes longer to find out), 16 heads (y), row (z).
-__global__ void __launch_bounds__(AttentionSplit::kScoreThreads) AttentionScoreKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionSplit split,
-                                                                                      float scale) {
-  BeginKernel();
-  extern __shared__ __align__(16) std::uint16_t queries[];  // [16][stride], then keys [16][stride] and packed rows
-  std::uint16_t* keys = queries + AttentionSplit::kScoreHeads * split.stride();
-  auto* packed = reinterpret_cast<std::byte*>(keys + AttentionSplit::kScoreSlots * split.stride());
-  const std::int64_t t = blockIdx.z;
-  const int head0 = static_cast<int>(blockIdx.y) * AttentionSplit::kScoreHeads;
-  const int group = blockIdx.x, compressed_groups = split.compressed_blocks * AttentionSplit::kGroups;
-  const bool compressed = group < compressed_groups;
-  const int slot0 = group % AttentionSplit::kGroups * AttentionSplit::kScoreSlots, slot = threadIdx.x / 8, part = threadIdx.x % 8;
-  std::int64_t entry = std::int64_t{group} * AttentionSplit::kScoreSlots + slot;  // of the list, then the row's number
-  if (compressed && !a.all_visible) entry = entry < a.top_k ? a.selected_TK[t * a.top_k + entry] : 0;
-  const KeyList list(a, t);
-  const int b = compressed ? list.window_blocks + group / AttentionSplit::kGroups : (group - compressed_groups) / AttentionSplit::kGroups;
-  if (compressed ? b >= list.blocks : !list.IsWindow(b)) return;
-  const FilledSlots filled = list.Filled(b);
-  const bool has = filled.Has(slot0 + slot);
-  if (has) {
-    const std::byte* from = compressed ? list.CompressedRow(entry) : list.Address(b, slot0 + slot);
-    const int bytes = compressed ? list.row.compressed.row_bytes : static_cast<int>(list.row.window.row_bytes);
-    if ((static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from)) | static_cast<unsigned>(bytes)) % 8 == 0) FetchPacked<8>(from, packed + slot * split.raw_stride, bytes, part);
-    else FetchPacked<4>(from, packed + slot * split.raw_stride, bytes, part);
-  }
-  FetchQueries(a, t, head0, split, queries);
-  CommitCopies();
-  WaitForCopies<0>();
-  __syncthreads();
-  std::uint16_t* out = split.Key(t, b * kAttentionSlots + slot0 + slot);
-  WithReader(compressed ? a.compressed_format : a.window_format, [&](const auto& reader) {
+  // By kUnit bytes to shared memory.
+  template <int kUnit>
+  __device__ void Copy(std::byte* to) const {
 #pragma unroll 2
-    for (int d = 8 * part; d < split.padded; d += 64) {
-      const uint4 values = has ? reader(packed + slot * split.raw_stride, d) : make_uint4(0u, 0u, 0u, 0u);
-      *reinterpret_cast<uint4*>(keys + slot * split.stride() + d) = values;
-      if (blockIdx.y == 0) *reinterpret_cast<uint4*>(out + d) = values;
-    }
-  });
-  __syncthreads();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
-  if (8 * warp >= AttentionSplit::kScoreSlots) return;
-  const std::uint16_t* own_keys = keys + (8 * warp + (lane & 7)) * split.stride() + (lane >> 3) * 8;
+    for (int i = kUnit * static_cast<int>(threadIdx.x & 31); i < bytes; i += 32 * kUnit) CopyAsync<kUnit>(to + i, from + i);
+  }
+  __device__ void Fetch(std::byte* to) const {
+    if ((static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from)) | static_cast<unsigned>(bytes)) % 8 == 0) Copy<8>(to);
+    else Copy<4>(to);
+  }
+  // Its lines to the L2 cache.
+  __device__ void Ask() const {
+    constexpr int kLine = 128;
+    if (const int at = kLine * static_cast<int>(threadIdx.x & 31); at < bytes) PrefetchLine(from + at);
+  }
+};
+
+// Scores of 16 heads and 8 slots by a warp, from shared memory.
+__device__ inline void ScoreSlots(const AttentionArgs& a, const AttentionSplit& split, std::int64_t t, const std::uint16_t* queries, const std::uint16_t* keys, int head0, int slot0,
+                                  float scale) {
+  const int lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
+  const std::uint16_t* own_keys = keys + (lane & 7) * split.stride() + (lane >> 3) * 8;
   float c[4] = {};
 #pragma unroll 2
   for (int k = 0; k < split.padded; k += 32) {
@@ -112,9 +92,61 @@ __global__ void __launch_bounds__(AttentionSplit::kScoreThreads) AttentionScoreK
   for (int low = 0; low < 2; ++low) {
     const int head = head0 + 8 * low + g;
     if (head >= a.heads) continue;
-    float* to = split.Score(a, t, head) + b * kAttentionSlots + slot0 + 8 * warp + 2 * q;
-    *reinterpret_cast<float2*>(to) = make_float2(contract::Mul(c[2 * low], scale), contract::Mul(c[2 * low + 1], scale));
+    *reinterpret_cast<float2*>(split.Score(a, t, head) + slot0 + 2 * q) = make_float2(contract::Mul(c[2 * low], scale), contract::Mul(c[2 * low + 1], scale));
   }
+}
+
+// Block: 16 slots (x; those of compressed rows first, because where they lie takes longer to find out), 32 heads (y), row (z).
+__global__ void __launch_bounds__(AttentionSplit::kScoreThreads) AttentionScoreKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionSplit split,
+                                                                                      float scale) {
+  StartNextKernel();
+  extern __shared__ __align__(16) std::uint16_t queries[];  // [32][stride], then keys [16][stride] and packed rows
+  std::uint16_t* keys = queries + AttentionSplit::kScoreHeads * split.stride();
+  const std::int64_t t = blockIdx.z;
+  const int head0 = static_cast<int>(blockIdx.y) * AttentionSplit::kScoreHeads, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  const int group = blockIdx.x, compressed_groups = split.compressed_blocks * AttentionSplit::kGroups;
+  const bool compressed = group < compressed_groups, listed = compressed && !a.all_visible;
+  auto* packed = reinterpret_cast<std::byte*>(keys + AttentionSplit::kScoreSlots * split.stride()) + warp * split.raw_stride;
+  const int slot0 = group % AttentionSplit::kGroups * AttentionSplit::kScoreSlots, slot = slot0 + warp;
+  std::int64_t entry = std::int64_t{group} * AttentionSplit::kScoreSlots + warp;  // of the list, then the row's number
+  KeyList list(a, t, /*selects=*/false);
+  if (listed) {
+    if (warp == 0) list.AskForPages();
+    WaitForKernelsBefore();
+    if (entry < a.top_k) entry = a.selected_TK[t * a.top_k + entry];  // past the list's end: anything, and not used
+    list.Select(a, t);
+  }
+  const int b = compressed ? list.window_blocks + group / AttentionSplit::kGroups : (group - compressed_groups) / AttentionSplit::kGroups;
+  const bool mine = compressed ? b < list.blocks : list.IsWindow(b);
+  const bool has = mine && list.Filled(b).Has(slot);
+  SlotRow row{};
+  if (has) row = compressed ? SlotRow{list.CompressedRow(entry), list.row.compressed.row_bytes} : SlotRow{list.Address(b, slot), static_cast<int>(list.row.window.row_bytes)};
+  if (!listed) {
+    row.Ask();
+    WaitForKernelsBefore();
+  }
+  if (!mine) return;
+  row.Fetch(packed);
+  CommitCopies();
+  FetchQueries(a, t, head0, split, queries);
+  CommitCopies();
+  WaitForCopies<1>();
+  __syncwarp();
+  std::uint16_t* out = split.Key(t, b * kAttentionSlots + slot);
+  WithReader(compressed ? a.compressed_format : a.window_format, [&](const auto& reader) {
+#pragma unroll 2
+    for (int d = 8 * lane; d < split.padded; d += 256) {
+      const uint4 values = has ? reader(packed, d) : make_uint4(0u, 0u, 0u, 0u);
+      *reinterpret_cast<uint4*>(keys + warp * split.stride() + d) = values;
+      if (blockIdx.y == 0) *reinterpret_cast<uint4*>(out + d) = values;
+    }
+  });
+  WaitForCopies<0>();
+  __syncthreads();
+  constexpr int kTiles = AttentionSplit::kScoreHeads / 16 * (AttentionSplit::kScoreSlots / 8);
+  if (warp >= kTiles) return;
+  const int head = warp / 2 * 16, half = warp % 2 * 8;
+  ScoreSlots(a, split, t, queries + head * split.stride(), keys + half * split.stride(), head0 + head, b * kAttentionSlots + slot0 + half, scale);
 }
 
 // Block: 32 channels (x), 8 heads (y), row (z). Warp b has the weights of block b of a chunk, four threads a head.
@@ -126,7 +158,8 @@ struct AttentionValues {
     // Of the chunk's blocks; element 0 of `max` is the maximum before the chunk.
     float max[kBlocks + 1][kHeads];
     float rescale[kBlocks][kHeads], sum[kBlocks][kHeads];
-    float divisor[kHeads];
+    float divisor[kHeads], sink[kHeads];
+    float2 angle[AttentionSplit::kChannels / 2];  // of channels that turn
   };
   static constexpr int kSumThread = 64;  // behind the warps that multiply
   static_assert(AttentionSplit::kValueThreads == 32 * kBlocks);
@@ -148,28 +181,33 @@ struct AttentionValues {
   __device__ void Run() {
     const int sum_head = static_cast<int>(threadIdx.x) - kSumThread;
     const bool sums = sum_head >= 0 && sum_head < kHeads;
+    int first = 0;
 #pragma unroll 1
-    for (int first = 0; first < list.blocks; first += kBlocks) {
+    do {
+      Share share;
+      if ((first + warp) * kAttentionSlots < split.slots) share.Load(split.Score(a, t, min(head0 + (lane & (kHeads - 1)), a.heads - 1)) + (first + warp) * kAttentionSlots);
       const int blocks = min(kBlocks, list.blocks - first);
       FetchValues(first, blocks);
-      Softmax(first, blocks);
+      Softmax(share, first, blocks);
       WaitForCopies<0>();
       __syncthreads();
       if (warp < 2) WeightedValues(blocks);
       if (sums) Sum(sum_head, blocks);
       __syncthreads();
-    }
-    if (sums) {
-      const float sink = head0 + sum_head < a.heads ? a.sink_H[head0 + sum_head] : 0.0f;
-      s.divisor[sum_head] = contract::Add(denominator, contract::Exp(contract::Sub(sink, s.max[0][sum_head])));
-    }
+    } while ((first += kBlocks) < list.blocks);
+    if (sums) s.divisor[sum_head] = contract::Add(denominator, contract::Exp(contract::Sub(s.sink[sum_head], s.max[0][sum_head])));
     __syncthreads();
     if (warp < 2) Store();
   }
 
   // What does not depend on other kernels.
-  __device__ static void Prepare(Shared& s) {
-    if (threadIdx.x < kHeads) s.max[0][threadIdx.x] = NoScore();
+  __device__ static void Prepare(const AttentionArgs& a, Shared& s) {
+    const int head = static_cast<int>(blockIdx.y * kHeads + threadIdx.x), pair = static_cast<int>(threadIdx.x) - 32;
+    if (threadIdx.x < kHeads) s.max[0][threadIdx.x] = NoScore(), s.sink[threadIdx.x] = head < a.heads ? a.sink_H[head] : 0.0f;
+    if (pair >= 0 && pair < AttentionSplit::kChannels / 2) {
+      const int channel = static_cast<int>(blockIdx.x) * AttentionSplit::kChannels + 2 * pair, turning = Turning(a, channel);
+      if (turning >= 0 && channel < a.head_dim) s.angle[pair] = AngleOf(a, a.row_T[blockIdx.z].position, turning);
+    }
 #pragma unroll 1
     for (int i = threadIdx.x; i < kHeads * AttentionSplit::kWeightStride / 2; i += AttentionSplit::kValueThreads) {
       reinterpret_cast<std::uint32_t*>(s.weight + kHeads * AttentionSplit::kWeightStride)[i] = 0u;
@@ -189,13 +227,11 @@ struct AttentionValues {
     CommitCopies();
   }
 
-  // Weights of the chunk's blocks.
-  __device__ void Softmax(int first, int blocks) {
+  // Weights of the chunk's blocks, from scores.
+  __device__ void Softmax(Share& share, int first, int blocks) {
     const bool mine = warp < blocks, leader = Share::Part() == 0;
     const int head = lane & (kHeads - 1);
-    Share share;
     if (mine) {
-      share.Load(split.Score(a, t, min(head0 + head, a.heads - 1)) + (first + warp) * std::int64_t{kAttentionSlots});
       share.Mask(list.Filled(first + warp));
       const float top = share.Max();
       if (leader) s.max[warp + 1][head] = top;
@@ -250,7 +286,8 @@ struct AttentionValues {
     for (int n = 0; n < 2; ++n) {
       const int channel = channel0 + 16 * warp + 8 * n + 2 * q;
       if (channel >= a.head_dim) continue;
-      const std::uint32_t pair = TurnBack(a, list.row.position, channel, PackBF16(contract::Div(out[n][0], s.divisor[g]), contract::Div(out[n][1], s.divisor[g])));
+      std::uint32_t pair = PackBF16(contract::Div(out[n][0], s.divisor[g]), contract::Div(out[n][1], s.divisor[g]));
+      if (Turning(a, channel) >= 0) pair = TurnBack(pair, s.angle[(channel - channel0) / 2]);
       if (a.head_dim % 2 == 0) {
         *reinterpret_cast<std::uint32_t*>(head + channel) = pair;
       } else {
@@ -265,7 +302,7 @@ __global__ void __launch_bounds__(AttentionSplit::kValueThreads) AttentionValueK
   StartNextKernel();
   extern __shared__ __align__(16) std::byte memory[];
   auto& shared = *reinterpret_cast<AttentionValues::Shared*>(memory);
-  AttentionValues::Prepare(shared);
+  AttentionValues::Prepare(a, shared);
   WaitForKernelsBefore();
   AttentionValues values(a, split, shared);
   values.Run();

@@ -38,7 +38,7 @@ struct InputBlocks {
   int all() const { return pooled[0] + pooled[1] + window + query + index_query + history[0] + history[1]; }
 };
 
-// An entry's latent, two channels a thread; `latent` in shared memory.
+// An entry's latent to shared memory, two channels a thread.
 __device__ void PoolLatent(const CompressorArgs& a, const PoolEntry& entry, std::uint16_t* latent) {
   const PooledTokens pooled(a, entry);
   const auto two = [](const float* at) { return *reinterpret_cast<const float2*>(at); };
@@ -67,24 +67,24 @@ __device__ void PoolLatent(const CompressorArgs& a, const PoolEntry& entry, std:
   __syncthreads();
 }
 
-// Row i of the window, or of entries that are pooled first where they are not there yet.
+// Row i of the window, or of entries, which are pooled first where they are not there yet.
 __device__ void PackInput(const NormRopePackArgs& a, const CompressorArgs* compress, std::int64_t i, const PackedForm& form) {
   __shared__ __align__(8) std::uint16_t latent[NormRopePackRow::kChunks * kLanesF];
+  const NormRopePackRow row(a, i, form);
+  const PoolEntry entry = compress ? compress->entry_N[i] : PoolEntry{};
+  WaitForKernelsBefore();
   std::uint16_t* out = a.rope.x + i * a.rope.width;
-  const std::uint16_t* in = a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out;
-  if (compress) {
-    const PoolEntry entry = compress->entry_N[i];
-    if (entry.own < 0) return;
-    PoolLatent(*compress, entry, latent);
-    in = latent, out = nullptr;
-  }
-  NormRopePackRow::Run(a, i, form, in, out);
+  if (!compress) return row.Run(a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out, out);
+  if (entry.own < 0) return;
+  PoolLatent(*compress, entry, latent);
+  row.Run(latent, nullptr);
 }
 
 __device__ void KeepRow(const StoreHistoryArgs& a, std::int64_t t) {
   float* slot = a.slot_T[t];
-  if (!slot) return;
   const float* ape = a.ape ? a.ape + static_cast<std::uint32_t>(a.position_T[t]) % static_cast<std::uint32_t>(a.ratio) * a.channels : nullptr;
+  WaitForKernelsBefore();
+  if (!slot) return;
   const auto four = [](const float* at) { return *reinterpret_cast<const float4*>(at); };
   for (int c = 4 * static_cast<int>(threadIdx.x); c < a.channels; c += 4 * kThreads) {
     float4 gate = four(a.gate + t * a.channels + c);
@@ -98,7 +98,7 @@ __device__ void KeepRow(const StoreHistoryArgs& a, std::int64_t t) {
 }
 
 __global__ void __launch_bounds__(kThreads) InputsKernel(const __grid_constant__ InputBlocks inputs) {
-  BeginKernel();
+  StartNextKernel();
   const AttentionInputsArgs& a = inputs.a;
   int block = blockIdx.x;
   const auto is = [&block](int blocks) {
@@ -113,15 +113,19 @@ __global__ void __launch_bounds__(kThreads) InputsKernel(const __grid_constant__
     return;
   }
   block -= inputs.pooled[0] + inputs.pooled[1] + inputs.window;
-  if (is(inputs.query)) {
-    const std::int64_t head = block * std::int64_t{kWarps} + threadIdx.x / 32;
-    if (a.query.norm.rows == 0) TurnPart<2>(a.query.rope, block * std::int64_t{kThreads} + threadIdx.x);
-    else if (head < a.query.norm.rows) NormRowOfWarp<kHeadChunks, true>(a.query.norm, a.query.rope, head);
-  } else if (is(inputs.index_query)) {
-    TurnPart<2>(a.index_query, block * std::int64_t{kThreads} + threadIdx.x);
-  } else {
+  if (block >= inputs.query + inputs.index_query) {
+    block -= inputs.query + inputs.index_query;
     const int part = is(inputs.history[0]) ? 0 : 1;
     KeepRow(a.pooled[part].history, block);
+    return;
+  }
+  WaitForKernelsBefore();
+  if (!is(inputs.query)) {
+    TurnPart<2>(a.index_query, block * std::int64_t{kThreads} + threadIdx.x);
+  } else if (const std::int64_t head = block * std::int64_t{kWarps} + threadIdx.x / 32; a.query.norm.rows == 0) {
+    TurnPart<2>(a.query.rope, block * std::int64_t{kThreads} + threadIdx.x);
+  } else if (head < a.query.norm.rows) {
+    NormRowOfWarp<kHeadChunks, true>(a.query.norm, a.query.rope, head);
   }
 }
 

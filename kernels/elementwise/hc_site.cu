@@ -99,6 +99,8 @@ class SiteEnd {
 
   __device__ void Run() {
     __shared__ float dots[kDots], lanes[kLanesF];
+    __shared__ float2 terms[kOutputs];  // scale and base
+    if (const int i = threadIdx.x; i < kOutputs) terms[i] = make_float2(a.mix.scale[i < kStreams ? 0 : i < 2 * kStreams ? 1 : 2], a.mix.base[i]);
 #pragma unroll 1
     for (int i = 4 * threadIdx.x; i < n; i += 4 * kThreads) CopyAsync<16>(norm + i, a.collapse.norm_weight + i);
     CommitCopies();
@@ -110,8 +112,8 @@ class SiteEnd {
     WaitForCopies<0>();
     if (threadIdx.x >= kLanesF) GatherDots(dots);
     __syncthreads();
-    const int lane = threadIdx.x & 31;
-    const float logit = Logit(dots, min(lane, kOutputs - 1)), sigmoid = contract::Sigmoid(logit), pre = Add(sigmoid, a.mix.hc_eps);
+    const int output = min(static_cast<int>(threadIdx.x & 31), kOutputs - 1);
+    const float logit = Logit(dots, output, terms[output]), sigmoid = contract::Sigmoid(logit), pre = Add(sigmoid, a.mix.hc_eps);
     if (threadIdx.x < kLanesF) Collapse(pre, lanes);
     else if (threadIdx.x < kLanesF + 32) StoreCoefficients(logit, sigmoid, pre);
     else StoreStreams();
@@ -138,10 +140,9 @@ class SiteEnd {
     for (int i = 0; i < 4 * kDotsOfWarp; ++i) ClearLane(own + 32 * i);
   }
 
-  __device__ float Logit(const float* dots, int output) const {
+  __device__ float Logit(const float* dots, int output, float2 scale_base) const {
     const float r = contract::Rsqrt(Add(Div(dots[kOutputs], static_cast<float>(kStreams * n)), a.mix.rms_eps));
-    const int kind = output < kStreams ? 0 : output < 2 * kStreams ? 1 : 2;
-    return Add(Mul(Mul(dots[output], r), a.mix.scale[kind]), a.mix.base[output]);
+    return Add(Mul(Mul(dots[output], r), scale_base.x), scale_base.y);
   }
 
   // Four warps: thread l has the channels of the norm's lane l. `own_pre` of lane s is this site's coefficient of stream s.

@@ -51,11 +51,16 @@ __device__ inline float2 Rotate(float re, float im, float cosine, float sine) {
   return make_float2(contract::Sub(Mul(re, cosine), Mul(im, sine)), contract::Add(Mul(re, sine), Mul(im, cosine)));
 }
 
-// Two pairs; `cosine` at the first's, its sine `half` elements behind.
-__device__ inline uint2 RotateFour(uint2 bits, const float* cosine, int half, bool inverse) {
+// Of two pairs; `at` is the first's cosine, its sine `half` elements behind.
+struct FourAngles {
+  float cosine[2] = {}, sine[2] = {};
+  FourAngles() = default;
+  __device__ FourAngles(const float* at, int half, bool inverse) : cosine{at[0], at[1]}, sine{inverse ? -at[half] : at[half], inverse ? -at[half + 1] : at[half + 1]} {}
+};
+
+__device__ inline uint2 RotateFour(uint2 bits, const FourAngles& by) {
   const float4 v = WidenFour(bits);
-  const float* sine = cosine + half;
-  const float2 low = Rotate(v.x, v.y, cosine[0], inverse ? -sine[0] : sine[0]), high = Rotate(v.z, v.w, cosine[1], inverse ? -sine[1] : sine[1]);
+  const float2 low = Rotate(v.x, v.y, by.cosine[0], by.sine[0]), high = Rotate(v.z, v.w, by.cosine[1], by.sine[1]);
   return make_uint2(PackBF16(low.x, low.y), PackBF16(high.x, high.y));
 }
 
@@ -74,7 +79,7 @@ __device__ void NormRowOfWarp(const RmsNormArgs& a, const RopeArgs& rope, std::i
     if (!row.Has(c)) break;
     const int d = kLanesF * c + Row::First(), turning = d - (row.n - rope.rope_dim);
     uint2 y = ScaleFour(row.bits[c], r, a.weight ? a.weight + d : nullptr);
-    if (kRope && turning >= 0) y = RotateFour(y, angles + turning / 2, rope.rope_dim / 2, rope.inverse);
+    if (kRope && turning >= 0) y = RotateFour(y, FourAngles(angles + turning / 2, rope.rope_dim / 2, rope.inverse));
     *reinterpret_cast<uint2*>(a.y + t * a.y_stride + d) = y;
   }
 }
@@ -89,7 +94,7 @@ __device__ void TurnPart(const RopeArgs& a, std::int64_t i) {
   const float* cosine = AnglesOf(a, head / a.heads) + j;
   std::uint16_t* x = a.x + (head + 1) * a.width - a.rope_dim + 2 * j;
   if constexpr (kPairs == 2) {
-    *reinterpret_cast<uint2*>(x) = RotateFour(*reinterpret_cast<const uint2*>(x), cosine, half, a.inverse);
+    *reinterpret_cast<uint2*>(x) = RotateFour(*reinterpret_cast<const uint2*>(x), FourAngles(cosine, half, a.inverse));
   } else {
     const float sine = cosine[half];
     const float2 turned = Rotate(BF16Value(x[0]), BF16Value(x[1]), cosine[0], a.inverse ? -sine : sine);

@@ -25,10 +25,12 @@ __global__ void __launch_bounds__(kThreads) PackKernel(const __grid_constant__ P
 }
 
 __global__ void __launch_bounds__(NormRopePackRow::kThreads) NormRopePackKernel(const __grid_constant__ NormRopePackArgs a, const __grid_constant__ PackedForm form) {
-  BeginKernel();
+  StartNextKernel();
   const std::int64_t i = blockIdx.x;
+  const NormRopePackRow row(a, i, form);
+  WaitForKernelsBefore();
   std::uint16_t* out = a.rope.x + i * a.rope.width;
-  NormRopePackRow::Run(a, i, form, a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out, out);
+  row.Run(a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out, out);
 }
 
 __global__ void __launch_bounds__(kThreads) UnpackKernel(const __grid_constant__ UnpackRowsArgs a, std::int64_t row_bytes) {

@@ -15,7 +15,9 @@ struct PackedForm {
   explicit PackedForm(const RowFormat& f) : row_bytes(f.row_bytes()), hadamard_scale(static_cast<float>(1.0 / std::sqrt(static_cast<double>(f.width)))) {}
 };
 
-struct NormRopePackRow {
+// Row i of a call. Made before the wait for other kernels: weights and angles do not come from one.
+class NormRopePackRow {
+ public:
   static constexpr int kThreads = 256, kChunks = 4;  // of the block, and of 128 channels in its norms
 
   static bool Takes(const NormRopePackArgs& a) {
@@ -23,28 +25,37 @@ struct NormRopePackRow {
     return by_fours && a.rope.width <= kChunks * kLanesF && a.rope.heads == 1 && a.pack.x_stride == a.rope.width;
   }
 
-  // Row i, whose channels are at `in`. Every warp takes its norm and a chunk of it, then all pack. `out`: where it goes unpacked, or null.
-  __device__ static void Run(const NormRopePackArgs& a, std::int64_t i, const PackedForm& form, const std::uint16_t* in, std::uint16_t* out) {
+  __device__ NormRopePackRow(const NormRopePackArgs& args, std::int64_t i, const PackedForm& packed)
+      : a(args), form(packed), targets(args.pack, i, packed.row_bytes), n(args.rope.width), d(kLanesF * static_cast<int>(threadIdx.x / 32) + Row::First()) {
+    const int turning = d - (n - a.rope.rope_dim);
+    turns = mine() && turning >= 0;
+    if (turns) angles = FourAngles(AnglesOf(a.rope, i) + turning / 2, a.rope.rope_dim / 2, a.rope.inverse);
+    if (mine() && a.norm.rows > 0 && a.norm.weight) weight = *reinterpret_cast<const float4*>(a.norm.weight + d);
+  }
+
+  // Its channels are at `in`. Every warp takes the norm and a chunk of it, then all pack. `out`: where the row goes unpacked, or null.
+  __device__ void Run(const std::uint16_t* in, std::uint16_t* out) const {
     __shared__ __align__(16) float x[kMaxPackedWidth];
-    using Row = NormRow<kChunks>;
-    const PackTargets targets(a.pack, i, form.row_bytes);
-    const int chunk = threadIdx.x / 32, d = kLanesF * chunk + Row::First(), n = a.rope.width, turning = d - (n - a.rope.rope_dim);
-    const bool mine = chunk < kChunks && d < n;
-    uint2 y = make_uint2(0u, 0u);
-    if (chunk < kChunks) {
-      const float* angles = AnglesOf(a.rope, i);
-      if (mine) y = *reinterpret_cast<const uint2*>(in + d);
-      if (a.norm.rows > 0) {
-        const float r = Row(in, n).Scale(a.norm.eps);
-        if (mine) y = ScaleFour(y, r, a.norm.weight ? a.norm.weight + d : nullptr);
-      }
-      if (mine && turning >= 0) y = RotateFour(y, angles + turning / 2, a.rope.rope_dim / 2, a.rope.inverse);
-      if (mine) *reinterpret_cast<float4*>(x + d) = WidenFour(y);
-    }
+    uint2 y = mine() ? *reinterpret_cast<const uint2*>(in + d) : make_uint2(0u, 0u);
+    if (d < kChunks * kLanesF && a.norm.rows > 0) y = ScaleFour(y, Row(in, n).Scale(a.norm.eps), weight);
+    if (turns) y = RotateFour(y, angles);
+    if (mine()) *reinterpret_cast<float4*>(x + d) = WidenFour(y);
     __syncthreads();  // all have read what is written now
-    if (mine && out) *reinterpret_cast<uint2*>(out + d) = y;
+    if (mine() && out) *reinterpret_cast<uint2*>(out + d) = y;
     if (!targets.none()) PackRow(a.pack.format, x, form.hadamard_scale, targets);
   }
+
+ private:
+  using Row = NormRow<kChunks>;
+  __device__ bool mine() const { return d < n; }  // n is at most the chunks'
+
+  const NormRopePackArgs& a;
+  const PackedForm& form;
+  const PackTargets targets;
+  const int n, d;  // channels, and the thread's first
+  bool turns = false;
+  FourAngles angles;
+  float4 weight = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
 };
 
 }  // namespace lockstep::kernels
