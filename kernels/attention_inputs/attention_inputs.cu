@@ -19,13 +19,14 @@ constexpr int kThreads = NormRopePackRow::kThreads, kWarps = kThreads / 32, kHea
 constexpr std::int64_t kFewRows = 16;
 constexpr int kPooled = 2;
 
+// The numbers of blocks come first: what a block reads of a launch's parameters it waits for, a line at a time.
 struct InputBlocks {
-  AttentionInputsArgs a;
+  int pooled[kPooled], window, query, index_query, history[kPooled];
   PackedForm window_form, pooled_form[kPooled];
-  int pooled[kPooled], window, query, index_query, history[kPooled];  // blocks
+  AttentionInputsArgs a;
 
   explicit InputBlocks(const AttentionInputsArgs& args)
-      : a(args), window_form(a.window.pack.format), pooled_form{PackedForm(a.pooled[0].pack.pack.format), PackedForm(a.pooled[1].pack.pack.format)} {
+      : window_form(args.window.pack.format), pooled_form{PackedForm(args.pooled[0].pack.pack.format), PackedForm(args.pooled[1].pack.pack.format)}, a(args) {
     for (int p = 0; p < kPooled; ++p) {
       pooled[p] = static_cast<int>(a.pooled[p].pack.rope.rows);
       history[p] = static_cast<int>(a.pooled[p].history.rows);

@@ -31,15 +31,18 @@ __device__ inline float E2M1Value(unsigned code) {
   return (code & 8u) ? -magnitude : magnitude;
 }
 
+// Of a block of E4M3 codes: the scale's exponent byte from its largest magnitude, and a code from a channel over the scale.
+__device__ inline unsigned CeilExponent(float x) {
+  const unsigned bits = __float_as_uint(x);
+  return (bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u);
+}
+__device__ inline unsigned Fp8Exponent(float top) { return CeilExponent(contract::Mul(fmaxf(top, 1e-4f), static_cast<float>(1.0 / 448.0))); }
+__device__ inline unsigned Fp8Code(float scaled) { return E4M3Code(fmaxf(fminf(scaled, 448.0f), -448.0f)); }
+
 __device__ inline unsigned E2M1Code(float value) {
   const float a = fabsf(value);
   const unsigned code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
   return code | (__float_as_uint(value) >> 31 << 3);
-}
-
-__device__ inline unsigned CeilExponent(float x) {
-  const unsigned bits = __float_as_uint(x);
-  return (bits >> 23) + ((bits & 0x7fffffu) ? 1u : 0u);
 }
 
 // The exponent of the E8M0 scale of an FP4 block whose largest magnitude is `top`.
@@ -212,11 +215,10 @@ __device__ inline void QuantizeBlocks(const RowFormat& f, const float* x, std::u
     for (int d = begin + lane; d < end; d += 32) top = fmaxf(top, fabsf(x[d]));
     top = MaxWarp(top);
     unsigned scale_byte;
-    float scale, limit = 6.0f;
+    float scale;
     if (f.kind == RowFormat::Kind::kFp8) {
-      scale_byte = CeilExponent(contract::Mul(fmaxf(top, 1e-4f), static_cast<float>(1.0 / 448.0)));
+      scale_byte = Fp8Exponent(top);
       scale = PowerOfExponent(scale_byte);
-      limit = 448.0f;
     } else if (f.kind == RowFormat::Kind::kFp4E4M3) {
       scale_byte = E4M3Code(fminf(contract::Div(fmaxf(top, 6.0f * 0x1p-9f), 6.0f), 448.0f));
       scale = E4M3Value(scale_byte);
@@ -226,8 +228,8 @@ __device__ inline void QuantizeBlocks(const RowFormat& f, const float* x, std::u
     }
     if (lane == 0) scales[b] = static_cast<std::uint8_t>(scale_byte);
     for (int d = begin + lane; d < end; d += 32) {
-      const float v = fmaxf(fminf(contract::Div(x[d], scale), limit), -limit);
-      codes[d] = static_cast<std::uint8_t>(f.kind == RowFormat::Kind::kFp8 ? E4M3Code(v) : E2M1Code(v));
+      const float scaled = contract::Div(x[d], scale);
+      codes[d] = static_cast<std::uint8_t>(f.kind == RowFormat::Kind::kFp8 ? Fp8Code(scaled) : E2M1Code(fmaxf(fminf(scaled, 6.0f), -6.0f)));
     }
   }
 }
