@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "kernels/contract/segments.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn.h"
 #include "kernels/linear/exl3_cuda.h"
@@ -59,9 +60,9 @@ Exl3Call CallOf(const GroupedLinear& g, int first, int count, const LaunchKey& k
   return call;
 }
 
-// Memory of `count` prepared rows of small tiles, in two scratch slots.
-SmallCodes SmallCodesOf(CudaStream& stream, const Exl3Call& call, std::int64_t count, LinearSlot codes, LinearSlot scale_sums) {
-  const auto values = static_cast<std::size_t>(count * call.in);
+// Memory of `count` prepared rows of `in` values for small tiles, in two scratch slots.
+SmallCodes SmallCodesOf(CudaStream& stream, const Exl3Call& call, std::int64_t in, std::int64_t count, LinearSlot codes, LinearSlot scale_sums) {
+  const auto values = static_cast<std::size_t>(count * in);
   const std::size_t code_bytes = call.tiles.form == Exl3Form::kHalf ? 2 : 4;
   return {stream.Scratch(codes, values * static_cast<std::size_t>(call.terms()) * code_bytes),
           reinterpret_cast<ScaleSum*>(stream.Scratch(scale_sums, values / 128 * sizeof(ScaleSum)))};
@@ -75,31 +76,30 @@ void SetLargeCodes(CudaStream& stream, Exl3Call* call) {
   call->z = call->scales + blocks * slots;
 }
 
-// Memory of small tiles' segments.
+// Memory of small tiles' segments, and of what blocks tell each other.
 void SetPartial(CudaStream& stream, Exl3Call* call) {
-  const auto outputs = static_cast<std::size_t>(call->tiles.count * call->outputs());
+  const auto tiles = static_cast<std::size_t>(call->tiles.count), own = tiles * static_cast<std::size_t>(call->outputs());
+  const std::size_t outputs = own + tiles * static_cast<std::size_t>(call->down.outputs);
   const auto floats = static_cast<std::size_t>(SmallPartialFloats(call->tiles.tile_rows));
   call->partial = reinterpret_cast<float*>(stream.Scratch(kLinearPartial, outputs * floats * sizeof(float)));
-  call->arrivals = reinterpret_cast<std::int32_t*>(stream.ZeroedScratch(outputs * sizeof(std::int32_t)));
+  call->arrivals = reinterpret_cast<std::int32_t*>(stream.ZeroedScratch((outputs + tiles * contract::kSegments) * sizeof(std::int32_t)));
+  call->down.partial = call->partial + own * floats;
+  call->down.arrivals = call->arrivals + own;
+  call->down.ready = call->arrivals + outputs;
 }
 
-// The product of small tiles, one launch for all rates.
-void LaunchProduct(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
+// Small tiles: the product, one launch for all rates, after one that prepares the rows if they are many or not there yet.
+void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
+  call->prepared = call->max_tile_rows > kExl3OwnRows || call->input.up;
+  if (call->prepared) {
+    call->small = SmallCodesOf(stream, *call, call->in, call->tiles.slots(), kLinearCodes, kLinearScales);
+    LaunchExl3PrepareSmall(*call, stream);
+  }
   SetPartial(stream, call);
   int ring_bytes = 0;
   for (const auto& [codebook, bits_x2] : jobs.rates) ring_bytes = std::max(ring_bytes, SmallRingBytes(bits_x2));
   if (call->tiles.form == Exl3Form::kHalf) LaunchExl3SmallHalf(*call, ring_bytes, stream);
   else LaunchExl3SmallInteger(*call, ring_bytes, stream);
-}
-
-// Small tiles: the product, after a launch that prepares the rows if they are many or not there yet.
-void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
-  call->prepared = call->max_tile_rows > kExl3OwnRows || call->input.up;
-  if (call->prepared) {
-    call->small = SmallCodesOf(stream, *call, call->tiles.slots(), kLinearCodes, kLinearScales);
-    LaunchExl3PrepareSmall(*call, stream);
-  }
-  LaunchProduct(stream, jobs, call);
 }
 
 // Large tiles: prepares the rows, then a launch a rate.
@@ -219,10 +219,10 @@ void Add(const LinearSpec& spec, std::size_t part, LaunchJobs* jobs) {
   jobs->max_out[part] = std::max(jobs->max_out[part], spec.out_padded);
 }
 
-// Gate and up of all experts in one launch, and down in another of the same form.
-struct ExpertLaunches {
+// Gate, up and down of all experts in one launch.
+struct ExpertLaunch {
   std::optional<LaunchKey> pair, down;
-  LaunchJobs pair_jobs, down_jobs;
+  LaunchJobs jobs;
   std::int32_t width = -1;  // features between them
 };
 
@@ -235,53 +235,50 @@ std::optional<LaunchKey> Joined(const LaunchKey& a, const LaunchKey& b) {
 }
 
 // Nothing if it takes more launches, or other kernels.
-std::optional<ExpertLaunches> FewLaunches(const GroupedLinear& g) {
-  ExpertLaunches launches;
+std::optional<ExpertLaunch> OneLaunch(const GroupedLinear& g) {
+  ExpertLaunch launch;
   bool fits = std::all_of(g.runs.begin(), g.runs.end(), [](const RowRun& run) { return run.rows <= kExl3SmallSlots; });
   ForSpecs(g, [&](const LinearSpec& spec, std::size_t part) {
     fits = fits && spec.kind == LinearSpec::Kind::kExl3;
     if (!fits) return;
-    std::optional<LaunchKey>& key = part < 2 ? launches.pair : launches.down;
+    std::optional<LaunchKey>& key = part < 2 ? launch.pair : launch.down;
     const std::optional<LaunchKey> joined = Joined(KeyOf(spec), key.value_or(KeyOf(spec)));
-    if (launches.width < 0) launches.width = part < 2 ? spec.out_features : spec.in_features;
-    fits = joined && launches.width == (part < 2 ? spec.out_features : spec.in_features);
+    if (launch.width < 0) launch.width = part < 2 ? spec.out_features : spec.in_features;
+    fits = joined && launch.width == (part < 2 ? spec.out_features : spec.in_features);
     key = joined;
-    Add(spec, part, part < 2 ? &launches.pair_jobs : &launches.down_jobs);
+    Add(spec, part, &launch.jobs);
   });
-  if (!fits || !launches.pair || !launches.down) return std::nullopt;
-  LaunchKey pair = *launches.pair;
-  pair.in = launches.down->in, pair.in_features = launches.down->in_features;  // codes of down leave the first launch in its form
-  const std::optional<LaunchKey> both = Joined(pair, *launches.down);
+  if (!fits || !launch.pair || !launch.down) return std::nullopt;
+  LaunchKey pair = *launch.pair;
+  pair.in = launch.down->in, pair.in_features = launch.down->in_features;  // codes of down leave the first launch in its form
+  const std::optional<LaunchKey> both = Joined(pair, *launch.down);
   if (!both) return std::nullopt;
-  launches.pair->form = launches.down->form = both->form;
-  return launches;
+  launch.pair->form = both->form;
+  return launch;
 }
 
 }  // namespace
 
 bool RunExl3Experts(CudaStream& stream, const GroupedLinear& g) {
-  const std::optional<ExpertLaunches> launches = FewLaunches(g);
-  if (!launches) return false;
-  Exl3Call pair = CallOf(g, 0, 2, *launches->pair, launches->pair_jobs), down = CallOf(g, 2, 1, *launches->down, launches->down_jobs);
-  pair.tiles.any_integer = true;
+  const std::optional<ExpertLaunch> launch = OneLaunch(g);
+  if (!launch) return false;
+  Exl3Call call = CallOf(g, 0, 2, *launch->pair, launch->jobs);
+  call.tiles.any_integer = true;
   if (g.table) {
-    SetDeviceTiles(g, &pair);
+    SetDeviceTiles(g, &call);
   } else {
     std::vector<RowTile> tiles[3];
-    for (const RowRun& run : g.runs) SplitRun(run, pair.tiles.form, tiles);
-    SetHostTiles(stream, HostJobs(g, [](const LinearSpec&) { return true; }), tiles[static_cast<int>(TileSize::kSmall)], RowsOf(TileSize::kSmall, pair.tiles.form), &pair);
+    for (const RowRun& run : g.runs) SplitRun(run, call.tiles.form, tiles);
+    SetHostTiles(stream, HostJobs(g, [](const LinearSpec&) { return true; }), tiles[static_cast<int>(TileSize::kSmall)], RowsOf(TileSize::kSmall, call.tiles.form), &call);
   }
-  down.tiles = pair.tiles;
-  down.tiles.parts = 1;
-  down.tiles.first_job = 2;
-  down.max_tile_rows = pair.max_tile_rows;
-  down.input = {};
   std::int64_t rows = g.max_pairs;
   for (const RowRun& run : g.runs) rows = std::max(rows, run.begin + run.rows);
-  down.slot_is_row = true;
-  down.small = pair.down = SmallCodesOf(stream, down, rows, kLinearDownCodes, kLinearDownScales);
-  LaunchSmall(stream, launches->pair_jobs, &pair);
-  LaunchProduct(stream, launches->down_jobs, &down);
+  const LinearPart& out = g.part[2];
+  call.parts[2] = {nullptr, 0, out.y_bf16, out.y_fp32, out.y_stride};
+  call.down.codes = SmallCodesOf(stream, call, launch->down->in, rows, kLinearDownCodes, kLinearDownScales);
+  call.down.in = launch->down->in;
+  call.down.outputs = launch->jobs.max_out[2] / kExl3Columns;
+  LaunchSmall(stream, launch->jobs, &call);
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Codes of small EXL3 tiles (docs/numerics.md section 4): a 128-block of inputs that a warp has, four values a lane, or that eight lanes have.
+// Codes of small EXL3 tiles (docs/numerics.md section 4): a 128-block of inputs that a warp has, four values a lane.
 #pragma once
 
 #include "kernels/contract/segments.h"
@@ -120,51 +120,34 @@ __device__ bool PrepareSmallBlock(const Exl3Job& job, float (&t)[4], std::byte* 
   }
 }
 
-// The lane's sixteen codes, which are whole numbers, as a tile of a small tile's code row.
-template <Exl3Form kForm>
-__device__ void StoreSmallTile(std::byte* tile, const float (&code)[RowButterfly::kValues]) {
-  auto* to = reinterpret_cast<uint4*>(tile);
-  if constexpr (kForm == Exl3Form::kHalf) {
-    const auto pair = [&](int i) { return PairBits(__float2half_rn(code[i]), __float2half_rn(code[i + 1])); };
-#pragma unroll
-    for (int i = 0; i < 2; ++i) to[i] = make_uint4(pair(4 * i), pair(4 * i + 8), pair(4 * i + 2), pair(4 * i + 10));
-  } else {
-    const auto repeated = [&](int i) { return (static_cast<std::uint32_t>(static_cast<int>(code[i])) & 0xffu) * 0x01010101u; };
-#pragma unroll
-    for (int q = 0; q < 4; ++q) to[q] = make_uint4(repeated(2 * q), repeated(2 * q + 1), repeated(2 * q + 8), repeated(2 * q + 9));
+// Four values of a bf16 row from k on; zeros from `n` on.
+__device__ inline void LoadFour(const std::uint16_t* row, int k, int n, float (&v)[4]) {
+  const std::uint16_t* from = row + k;
+  if (k + 4 <= n && reinterpret_cast<std::uintptr_t>(from) % 8 == 0) {
+    const uint2 bits = *reinterpret_cast<const uint2*>(from);
+    Unpack(bits.x, v), Unpack(bits.y, v + 2);
+    return;
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = k + i < n ? BF16Value(from[i]) : 0.0f;
 }
 
-// 128-blocks first .. first + count - 1 of a row or two, four a warp at a time, to code rows `row_bytes` apart. Family I: scales and sums to
-// scale_sums [rows][count]. True if a value is beyond fp16 (family H).
-template <Exl3Form kForm, bool kMaySwiglu>
-__device__ bool PrepareSmallRows(const Exl3Call& call, const Exl3Job& job, int part, const RowTile& rows, int first, int count, std::byte* codes,
-                                 std::int64_t row_bytes, ScaleSum* scale_sums) {
-  static_assert(kExl3OwnRows == 2);
-  const RowButterfly butterfly;
-  const int units = rows.rows * count, lane = RowButterfly::LaneOfRow();
+// 128-blocks first .. first + count - 1 of a tile's rows, a warp each, to code rows `row_bytes` apart. Family I: scales and sums to scale_sums
+// [rows][count]. True if a value is beyond fp16 (family H).
+template <Exl3Form kForm>
+__device__ __forceinline__ bool PrepareSegment(const Exl3Call& call, const Exl3Job& job, int part, const RowTile& rows, int first, int count, std::byte* codes,
+                                               int row_bytes, ScaleSum* scale_sums) {
+  constexpr int kTerms = kForm == Exl3Form::kInt16 ? 2 : 1;
   bool overflow = false;
-  for (int base = static_cast<int>(threadIdx.x) / 32 * RowButterfly::kRows; base < units; base += static_cast<int>(blockDim.x) / 32 * RowButterfly::kRows) {
-    const int unit = base + RowButterfly::RowOfWarp(), filled = min(unit, units - 1), row = filled < count ? 0 : 1, block = filled - row * count;
-    float v[RowButterfly::kValues];
-    LoadScaledInput<kMaySwiglu>(call, job, part, rows.begin + row, (first + block) * 128 + lane * RowButterfly::kValues, v);
-    std::byte* tile = codes + row * (kForm == Exl3Form::kInt16 ? 2 : 1) * row_bytes + (block * 8 + lane) * kCodeTileBytes<kForm>;
-    if constexpr (kForm == Exl3Form::kHalf) {
-      overflow = HalfCodes(butterfly, v) || overflow;
-      if (unit < units) StoreSmallTile<kForm>(tile, v);
-    } else {
-      const ScaleSum result = IntegerCodes(butterfly, static_cast<float>(job.act_limit), v);
-      if (unit >= units) continue;
-      if (lane == 0) scale_sums[unit] = result;
-      if constexpr (kForm == Exl3Form::kInt16) {
-        float high[RowButterfly::kValues], low[RowButterfly::kValues];
-        SplitCodes(v, high, low);
-        StoreSmallTile<kForm>(tile, high);
-        StoreSmallTile<kForm>(tile + row_bytes, low);
-      } else {
-        StoreSmallTile<kForm>(tile, v);
-      }
-    }
+#pragma unroll 1
+  for (int unit = static_cast<int>(threadIdx.x) / 32; unit < rows.rows * count; unit += static_cast<int>(blockDim.x) / 32) {
+    const int row = unit / count, block = unit - row * count, k = (first + block) * 128 + 4 * static_cast<int>(threadIdx.x & 31);
+    const std::int64_t from = call.input.index ? call.input.index[rows.begin + row] : rows.begin + row;
+    const float4 scale = *reinterpret_cast<const float4*>(job.input_scale + k);
+    float t[4];
+    LoadFour(call.parts[part].x + from * call.parts[part].x_stride, k, call.in_features, t);
+    ScaleInput(scale, t);
+    overflow = PrepareSmallBlock<kForm>(job, t, codes + row * kTerms * row_bytes + block * 8 * kCodeTileBytes<kForm>, row_bytes, scale_sums + unit) || overflow;
   }
   return overflow;
 }

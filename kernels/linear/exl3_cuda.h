@@ -161,6 +161,16 @@ struct SmallCodes {
   ScaleSum* scale_sums = nullptr;    // [slots][in/128], family I
 };
 
+// What follows two parts, gate and up, in the same launch: the part after theirs, down, whose inputs are the codes of their SwiGLU. Small tiles.
+struct Exl3Down {
+  SmallCodes codes;               // slots are the rows; null: nothing follows
+  std::int32_t in = 0;            // padded
+  std::int32_t outputs = 0;       // blocks of 128, by the widest job
+  float* partial = nullptr;       // as Exl3Call's
+  std::int32_t* arrivals = nullptr;
+  std::int32_t* ready = nullptr;  // [tile][4 segments]: 128-blocks of inputs that are there; zero between calls
+};
+
 struct Exl3Call {
   Exl3Tiles tiles;
   Exl3Part parts[kExl3Parts];
@@ -170,10 +180,7 @@ struct Exl3Call {
   std::int32_t first_output[kExl3Parts + 1] = {};  // blocks of 128 outputs of the parts before, by the widest job of each; the last of parts: of all
   std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
   bool prepared = true;                  // false: the product prepares the rows itself
-  bool slot_is_row = false;              // prepared by the call before (`down`); else slots are the tiles' (Exl3Tiles::SlotOf)
-  // Small tiles of two parts, gate and up, whose outputs become the codes of the job after theirs, down: SwiGLU, then what preparing does. Null: none.
-  // Its slots are the rows.
-  SmallCodes down;
+  Exl3Down down;
   std::int32_t* overflow = nullptr;
 
   SmallCodes small;  // prepared rows of small tiles
@@ -205,6 +212,7 @@ __host__ __device__ constexpr int SmallPartialFloats(int tile_rows) { return 4 *
 // Each runs over all tiles of the call. Defined in the .cu files named after them.
 void LaunchExl3PrepareSmall(const Exl3Call& call, CudaStream& stream);
 void LaunchExl3PrepareLarge(const Exl3Call& call, CudaStream& stream);
+// `ring_bytes`: SmallRingBytes of the jobs' rates, the most.
 void LaunchExl3SmallInteger(const Exl3Call& call, int ring_bytes, CudaStream& stream);
 void LaunchExl3SmallHalf(const Exl3Call& call, int ring_bytes, CudaStream& stream);
 // `slots`: code rows of a tile, 64 or 128. All jobs have `bits_x2` (and codebook).

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps) Exl3PrepareLargeKernel(const _
   for (std::int64_t block = threadIdx.x / 32; block < blocks; block += blockDim.x / 32) {
     const std::int64_t k = block * 128 + RowButterfly::LaneOfRow() * kValues;
     float v[kValues];
-    LoadScaledInput<true>(call, job, part, input, k, v);
+    LoadScaledInput(call, job, part, input, k, v);
     if constexpr (kForm == Exl3Form::kHalf) {
       overflow = HalfCodes(butterfly, v) || overflow;
       if (filled) StoreCodes(call, slot, block, v);

@@ -9,6 +9,52 @@ namespace {
 
 constexpr int kMaxWarps = 16;  // of a row, whose time counts where rows are few
 
+// The lane's sixteen codes, which are whole numbers, as a tile of a small tile's code row.
+template <Exl3Form kForm>
+__device__ void StoreSmallTile(std::byte* tile, const float (&code)[RowButterfly::kValues]) {
+  auto* to = reinterpret_cast<uint4*>(tile);
+  if constexpr (kForm == Exl3Form::kHalf) {
+    const auto pair = [&](int i) { return PairBits(__float2half_rn(code[i]), __float2half_rn(code[i + 1])); };
+#pragma unroll
+    for (int i = 0; i < 2; ++i) to[i] = make_uint4(pair(4 * i), pair(4 * i + 8), pair(4 * i + 2), pair(4 * i + 10));
+  } else {
+    const auto repeated = [&](int i) { return (static_cast<std::uint32_t>(static_cast<int>(code[i])) & 0xffu) * 0x01010101u; };
+#pragma unroll
+    for (int q = 0; q < 4; ++q) to[q] = make_uint4(repeated(2 * q), repeated(2 * q + 1), repeated(2 * q + 8), repeated(2 * q + 9));
+  }
+}
+
+// A row, four 128-blocks a warp at a time, to its codes; family I: scales and sums. True if a value is beyond fp16 (family H).
+template <Exl3Form kForm>
+__device__ bool PrepareRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::byte* codes, std::int64_t row_bytes, ScaleSum* scale_sums) {
+  const RowButterfly butterfly;
+  const int blocks = call.in / 128, lane = RowButterfly::LaneOfRow();
+  bool overflow = false;
+  for (int base = static_cast<int>(threadIdx.x) / 32 * RowButterfly::kRows; base < blocks; base += static_cast<int>(blockDim.x) / 32 * RowButterfly::kRows) {
+    const int block = base + RowButterfly::RowOfWarp(), filled = min(block, blocks - 1);
+    float v[RowButterfly::kValues];
+    LoadScaledInput(call, job, part, row, filled * 128 + lane * RowButterfly::kValues, v);
+    std::byte* tile = codes + (filled * 8 + lane) * kCodeTileBytes<kForm>;
+    if constexpr (kForm == Exl3Form::kHalf) {
+      overflow = HalfCodes(butterfly, v) || overflow;
+      if (block < blocks) StoreSmallTile<kForm>(tile, v);
+    } else {
+      const ScaleSum result = IntegerCodes(butterfly, static_cast<float>(job.act_limit), v);
+      if (block >= blocks) continue;
+      if (lane == 0) scale_sums[block] = result;
+      if constexpr (kForm == Exl3Form::kInt16) {
+        float high[RowButterfly::kValues], low[RowButterfly::kValues];
+        SplitCodes(v, high, low);
+        StoreSmallTile<kForm>(tile, high);
+        StoreSmallTile<kForm>(tile + row_bytes, low);
+      } else {
+        StoreSmallTile<kForm>(tile, v);
+      }
+    }
+  }
+  return overflow;
+}
+
 // Block (row of the tile, tile, part).
 template <Exl3Form kForm>
 __global__ void Exl3PrepareSmallKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
@@ -20,9 +66,8 @@ __global__ void Exl3PrepareSmallKernel(const __grid_constant__ Exl3Call call, st
   Exl3Job job;
   if (!call.tiles.Find(index, part, &tile, &job) || static_cast<int>(blockIdx.x) >= tile.rows) return;
   const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>, slot = call.tiles.SlotOf(index, part) + blockIdx.x;
-  const RowTile row = {tile.job, 1, tile.begin + blockIdx.x};
   std::byte* codes = call.small.codes + call.terms() * slot * row_bytes;
-  const bool overflow = PrepareSmallRows<kForm, true>(call, job, part, row, 0, blocks, codes, row_bytes, call.small.scale_sums + slot * blocks);
+  const bool overflow = PrepareRow<kForm>(call, job, part, tile.begin + blockIdx.x, codes, row_bytes, call.small.scale_sums + slot * blocks);
   if (overflow && call.overflow) *call.overflow = 1;
 }
 

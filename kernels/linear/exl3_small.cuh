@@ -43,13 +43,13 @@ struct SmallShare {
   const std::byte* from;  // the lane's first 16 bytes of the next stage
   std::byte* ring;
 
-  __device__ SmallShare(const Exl3Call& call, const SmallPlace& place, int groups, std::byte* rings) {
+  __device__ SmallShare(const SmallPlace& place, int groups, std::byte* rings) {
     const int group = static_cast<int>(threadIdx.x) / kSmallThreads, warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x & 31;
     const int block_bytes = 128 * place.job.bits_x2;  // of a strip
     const int shift = 31 - __clz(groups);  // a power of two
     begin = place.blocks * group >> shift;
     end = place.blocks * (group + 1) >> shift;
-    const int strip = place.column / 16 + kSmallStrips * (warp % kSmallWarps) + lane / 16, block = strip * (call.in / 128) + place.first_block + begin;
+    const int strip = place.column / 16 + kSmallStrips * (warp % kSmallWarps) + lane / 16, block = strip * place.in_blocks + place.first_block + begin;
     from = reinterpret_cast<const std::byte*>(place.job.tiles) + static_cast<std::int64_t>(block) * block_bytes + lane % 16 * 16;
     ring = rings + warp * SmallRingBytes(place.job.bits_x2);
   }
@@ -87,9 +87,10 @@ struct SmallShare {
 template <Exl3Form kForm>
 __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
   const int chunks = place.blocks * 8 * kCodeTileBytes<kForm> / 16, rows = call.terms() * place.tile.rows;
-  const std::int64_t blocks = call.in / 128, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
-  const std::int64_t slot = call.slot_is_row ? place.tile.begin : call.tiles.SlotOf(place.index, place.part);
-  const std::byte* from = call.small.codes + call.terms() * slot * row_bytes + place.first_block * 8 * kCodeTileBytes<kForm>;
+  const std::int64_t blocks = place.in_blocks, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
+  const std::int64_t slot = place.down ? place.tile.begin : call.tiles.SlotOf(place.index, place.part);
+  const SmallCodes prepared = place.down ? call.down.codes : call.small;
+  const std::byte* from = prepared.codes + call.terms() * slot * row_bytes + place.first_block * 8 * kCodeTileBytes<kForm>;
   for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += static_cast<int>(blockDim.x)) {
     const int row = i / chunks, chunk = i % chunks;
     CopyAsync16(shared + row * layout.code_row + chunk * 16, from + row * row_bytes + chunk * 16);
@@ -97,7 +98,9 @@ __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const S
   if constexpr (kForm != Exl3Form::kHalf) {
     auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
     for (int i = static_cast<int>(threadIdx.x); i < place.tile.rows * place.blocks; i += static_cast<int>(blockDim.x)) {
-      scale_sums[i] = call.small.scale_sums[(slot + i / place.blocks) * blocks + place.first_block + i % place.blocks];
+      const auto* scale_sum = prepared.scale_sums + (slot + i / place.blocks) * blocks + place.first_block + i % place.blocks;
+      const int2 bits = __ldcg(reinterpret_cast<const int2*>(scale_sum));
+      scale_sums[i] = {__int_as_float(bits.x), bits.y};
     }
   }
   CopyCommit();
@@ -108,13 +111,13 @@ __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const S
 template <Exl3Form kForm>
 __device__ __forceinline__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
   auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
-  const bool overflow = PrepareSmallRows<kForm, false>(call, place.job, place.part, place.tile, place.first_block, place.blocks, shared, layout.code_row, scale_sums);
+  const bool overflow = PrepareSegment<kForm>(call, place.job, place.part, place.tile, place.first_block, place.blocks, shared, layout.code_row, scale_sums);
   if (overflow && call.overflow) *call.overflow = 1;
 }
 
 // Scales that the block will need: of its inputs, if it prepares them, and of its outputs.
 __device__ inline void PrefetchScales(const Exl3Call& call, const SmallPlace& place) {
-  const int lines = (call.prepared ? 0 : place.blocks * 4) + 4, i = static_cast<int>(threadIdx.x);
+  const int lines = (call.prepared || place.down ? 0 : place.blocks * 4) + 4, i = static_cast<int>(threadIdx.x);
   if (i < 4) PrefetchLine(place.job.output_scale + place.column + 32 * i);
   else if (i < lines) PrefetchLine(place.job.input_scale + place.first_block * 128 + 32 * (i - 4));
 }
@@ -200,15 +203,16 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   extern __shared__ uint4 shared_words[];
   auto* shared = reinterpret_cast<std::byte*>(shared_words);
   const int group = static_cast<int>(threadIdx.x) / kSmallThreads, groups = static_cast<int>(blockDim.x) / kSmallThreads;
-  const SmallLayout layout = SmallLayout::Of<Sums::kForm>(call.in, call.max_tile_rows, groups);
-  SmallShare(call, place, groups, shared + layout.rings).FetchFirst(place.job.bits_x2);
+  const SmallLayout layout = SmallLayout::Of<Sums::kForm>(max(call.in, call.down.in), call.max_tile_rows, groups);
+  SmallShare(place, groups, shared + layout.rings).FetchFirst(place.job.bits_x2);
   PrefetchScales(call, place);
   WaitForKernelsBefore();
-  if (call.prepared) CopyCodes<Sums::kForm>(call, place, layout, shared);
+  if (place.down) WaitForInputs(call, place);
+  if (call.prepared || place.down) CopyCodes<Sums::kForm>(call, place, layout, shared);
   else PrepareCodes<Sums::kForm>(call, place, layout, shared);
   __syncthreads();
 
-  SmallShare share(call, place, groups, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared
+  SmallShare share(place, groups, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared
   share.from += (SmallStages(place.job.bits_x2) - 1) * 128 * place.job.bits_x2;
   const SmallRows rows = {place.tile.rows, place.blocks, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums), reinterpret_cast<int*>(shared + layout.sums)};
   const int code_row = min(static_cast<int>(threadIdx.x & 31) / 4, call.terms() * place.tile.rows - 1);  // columns past the rows are not looked at
@@ -216,14 +220,13 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   Sums sums(rows);
   MultiplyShareOfJob(place.job, share, codes + (threadIdx.x & 3) * (kCodeTileBytes<Sums::kForm> / 4), group > 0, sums);
 
-  const SmallPartial partial(call, place.index, OutputOfBlock());
-  const int segment = SegmentOfBlock();
+  const SmallPartial partial(call, place);
   if constexpr (Sums::kForm != Exl3Form::kHalf) {
     if (groups > 1) __syncthreads();
     for (int block = share.end; group == 0 && block < place.blocks; ++block) sums.AddStored(block);
-    if (threadIdx.x >= blockDim.x - 32) StoreCorrections(rows, partial.z + segment * partial.rows);
+    if (threadIdx.x >= blockDim.x - 32) StoreCorrections(rows, partial.z + place.segment * partial.rows);
   }
-  if (group == 0) sums.Store(partial.sums + segment * partial.rows * kExl3Columns);
+  if (group == 0) sums.Store(partial.sums + place.segment * partial.rows * kExl3Columns);
 }
 
 // Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
@@ -234,27 +237,30 @@ __device__ inline void BeginSmall(const Exl3Call& call) {
   StartNextKernel();
 }
 
-// The block's place; no rows: it has none.
-__device__ inline SmallPlace FindPlace(const Exl3Call& call, int tile) {
-  SmallPlace place;
-  const int output = OutputOfBlock(), segment = SegmentOfBlock();
-  place.index = tile;
-  place.part = 0;
+// The block's place; no rows: it has none. Blocks lie in order of tile, outputs of all parts, segment; then those of down.
+__device__ inline void FindPlace(const Exl3Call& call, SmallPlace& place) {
+  const unsigned outputs = static_cast<unsigned>(call.outputs()), before = static_cast<unsigned>(call.tiles.count) * outputs, unit = blockIdx.x / contract::kSegments;
+  place.segment = static_cast<int>(blockIdx.x % contract::kSegments);
+  place.down = unit >= before;
+  const unsigned at = place.down ? unit - before : unit, of_tile = place.down ? static_cast<unsigned>(call.down.outputs) : outputs;
+  place.index = static_cast<int>(at / of_tile);
+  place.output = static_cast<int>(at % of_tile);
+  place.part = place.down ? call.tiles.parts : 0;
 #pragma unroll
-  for (int p = 1; p < kExl3Parts; ++p) place.part += p < call.tiles.parts && output >= call.first_output[p];
-  place.column = (output - call.first_output[place.part]) * kExl3Columns;
-  if (!call.tiles.Find(tile, place.part, &place.tile, &place.job) || place.column >= place.job.out) place.tile.rows = 0;
-  place.first_block = contract::FirstBlock(call.in / 128, segment);
-  place.blocks = contract::FirstBlock(call.in / 128, segment + 1) - place.first_block;
-  return place;
+  for (int p = 1; p < kExl3Parts; ++p) place.part += p < call.tiles.parts && !place.down && place.output >= call.first_output[p];
+  place.column = (place.output - (place.down ? 0 : call.first_output[place.part])) * kExl3Columns;
+  if (!call.tiles.Find(place.index, place.part, &place.tile, &place.job) || place.column >= place.job.out) place.tile.rows = 0;
+  place.in_blocks = (place.down ? call.down.in : call.in) / 128;
+  place.first_block = contract::FirstBlock(place.in_blocks, place.segment);
+  place.blocks = contract::FirstBlock(place.in_blocks, place.segment + 1) - place.first_block;
 }
 
-// Block (segment + 4 * (128 outputs of some part), tile).
+// A block of four for 128 outputs of some part of a tile.
 template <class Sums>
-__device__ __forceinline__ void SmallBlock(const Exl3Call& call, std::int64_t first_tile) {
+__device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
   __shared__ SmallPlace place;
   BeginSmall(call);
-  if (threadIdx.x == 0) place = FindPlace(call, static_cast<int>(first_tile + blockIdx.y));
+  if (threadIdx.x == 0) FindPlace(call, place);
   __syncthreads();
   if (place.tile.rows == 0) {
     WaitForKernelsBefore();  // this kernel must not end before the one before it
@@ -264,26 +270,29 @@ __device__ __forceinline__ void SmallBlock(const Exl3Call& call, std::int64_t fi
   FinishSmall<Sums::kForm>(call, place);
 }
 
+// Blocks of gate, up and down that a multiprocessor runs at once: enough to keep it busy. With more, all experts' gates and ups would end together, and
+// nothing would run while the last are finished; and multiprocessors that are free early would take more than their share.
+inline constexpr int kBlocksAtOnce = 5;
+
 // Launches `kernel` over all tiles of the call; no job's warps need rings of more than `ring_bytes`. Groups of warps are as many as fill the device and
 // have 128-blocks to share.
 template <Exl3Form kForm, class Kernel>
 void LaunchSmall(Kernel* kernel, const Exl3Call& call, int ring_bytes, CudaStream& stream) {
-  const auto shared = [&](int groups) {
-    return SmallLayout::Of<kForm>(call.in, call.max_tile_rows, groups).rings + groups * kSmallWarps * ring_bytes;
-  };
-  const std::int64_t blocks = std::int64_t{call.outputs()} * contract::kSegments * call.tiles.count, processors = stream.processors();
+  const int most_in = std::max(call.in, call.down.in);
+  const auto shared = [&](int groups) { return SmallLayout::Of<kForm>(most_in, call.max_tile_rows, groups).rings + groups * kSmallWarps * ring_bytes; };
+  const std::int64_t blocks = (std::int64_t{call.outputs()} + call.down.outputs) * contract::kSegments * call.tiles.count, processors = stream.processors();
+  if (blocks == 0) return;
   const auto fits = [&](int groups) {
     const std::int64_t at_once = (blocks + processors - 1) / processors;  // on a multiprocessor
-    return groups <= MaxSegmentBlocks(call.in) && at_once * groups * kSmallThreads <= 1024 && at_once * (shared(groups) + 1024) <= stream.shared_bytes();
+    return groups <= MaxSegmentBlocks(most_in) && at_once * groups * kSmallThreads <= 1024 && at_once * (shared(groups) + 1024) <= stream.shared_bytes();
   };
   int groups = 1;
   while (kForm != Exl3Form::kHalf && groups < kMaxSmallGroups && fits(2 * groups)) groups *= 2;
+  constexpr int kOfBlock = 2048;  // what a block takes beside its dynamic shared memory, at most
+  const int most = call.down.codes.codes && groups == 1 ? stream.shared_bytes() / kBlocksAtOnce - kOfBlock : 0;
   AllowShared(kernel, stream.device());
-  constexpr std::int64_t kMaxGridY = 65535;
-  for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
-    const dim3 grid(static_cast<unsigned>(call.outputs() * contract::kSegments), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)));
-    Launch(kernel, grid, static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(shared(groups)), stream, call, begin);
-  }
+  Launch(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(std::max(shared(groups), most)), stream,
+         call);
   CheckLaunch("exl3 product of few rows");
 }
 

@@ -11,22 +11,26 @@ struct SmallPlace {
   RowTile tile;
   Exl3Job job;
   int index, part;  // of the tile, of the call
-  int first_block, blocks;  // of the segment
+  int output, segment;     // 128 outputs of the call's, or of down's
+  int first_block, blocks; // of the segment
+  int in_blocks;  // of a row
   int column;  // first output of the block
+  bool down;   // it belongs to what follows
 };
-
-__device__ inline int OutputOfBlock() { return static_cast<int>(blockIdx.x) / contract::kSegments; }
-__device__ inline int SegmentOfBlock() { return static_cast<int>(blockIdx.x) % contract::kSegments; }
 
 // Where the segments of 128 outputs of a tile leave their sums [4][tile_rows][128] and corrections [4][tile_rows].
 struct SmallPartial {
   float *sums, *z;
   int rows;
 
-  __device__ SmallPartial(const Exl3Call& call, int tile, int output) : rows(call.tiles.tile_rows) {
-    sums = call.partial + static_cast<std::int64_t>(tile * call.outputs() + output) * SmallPartialFloats(rows);
+  // `at`: of all outputs of all tiles.
+  __device__ SmallPartial(float* partial, int at, int tile_rows) : rows(tile_rows) {
+    sums = partial + static_cast<std::int64_t>(at) * SmallPartialFloats(rows);
     z = sums + contract::kSegments * rows * kExl3Columns;
   }
+  __device__ SmallPartial(const Exl3Call& call, const SmallPlace& place)
+      : SmallPartial(place.down ? call.down.partial : call.partial, place.index * (place.down ? call.down.outputs : call.outputs()) + place.output,
+                     call.tiles.tile_rows) {}
 
   // The lane's four columns of a row from all segments; family I: corrected.
   template <bool kInteger>
@@ -56,6 +60,29 @@ __device__ inline bool LastToArrive(std::int32_t* arrivals, int expected) {
   return ticket == expected - 1;
 }
 
+// Counts one more 128-block of down's inputs; what the block wrote is then visible to who waits for it.
+__device__ inline void AnnounceInputs(const Exl3Call& call, int tile, int block) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  std::int32_t* ready = call.down.ready + tile * contract::kSegments;
+  for (int s = 1; s < contract::kSegments; ++s) ready += block >= contract::FirstBlock(call.down.in / 128, s);
+  asm volatile("red.add.release.gpu.global.s32 [%0], 1;" ::"l"(ready) : "memory");
+}
+
+// Waits for the inputs of a block of down. Those who leave them have earlier blocks, so they have started and end without it. Who waits counts too, so
+// that the last one of all outputs leaves zero.
+__device__ inline void WaitForInputs(const Exl3Call& call, const SmallPlace& place) {
+  if (threadIdx.x == 0) {
+    std::int32_t* ready = call.down.ready + place.index * contract::kSegments + place.segment;
+    std::int32_t there;
+    do {
+      asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(ready) : "memory");
+    } while (there < place.blocks);
+    if (atomicAdd(ready, 1) + 1 == place.blocks + place.job.out / kExl3Columns) *ready = 0;
+  }
+  __syncthreads();
+}
+
 // The rows of gate and up, both finished, as codes of down: a warp a row, whose 128 columns are a 128-block of down's inputs. Nothing hides what this
 // takes at the end of a launch: loads stand first, and gate and up go side by side.
 template <Exl3Form kForm>
@@ -66,10 +93,11 @@ __device__ __forceinline__ void FinishPair(const Exl3Call& call, int tile, int o
   call.tiles.Find(tile, 0, &rows, &gate);
   call.tiles.Find(tile, 1, &rows, &up);
   call.tiles.Find(tile, 2, &rows, &down);
-  const int column = output * kExl3Columns + 4 * static_cast<int>(threadIdx.x & 31), blocks = call.first_output[1];
+  const int column = output * kExl3Columns + 4 * static_cast<int>(threadIdx.x & 31), blocks = call.down.in / 128;
   const OutputTerms of_gate(gate, column), of_up(up, column);
   const float4 scale = *reinterpret_cast<const float4*>(down.input_scale + column);
-  const SmallPartial gate_partial(call, tile, output), up_partial(call, tile, blocks + output);
+  const int at = tile * call.outputs() + output;
+  const SmallPartial gate_partial(call.partial, at, call.tiles.tile_rows), up_partial(call.partial, at + call.first_output[1], call.tiles.tile_rows);
   const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>;
   for (int r = static_cast<int>(threadIdx.x) / 32; r < rows.rows; r += static_cast<int>(blockDim.x) / 32) {
     const std::int64_t row = rows.begin + r;
@@ -85,23 +113,25 @@ __device__ __forceinline__ void FinishPair(const Exl3Call& call, int tile, int o
       t[i] = column + i < gate.out_features ? BF16Value(Swiglu(BF16Value(BF16Bits(v[0][i])), BF16Value(BF16Bits(v[1][i])), weight, call.input.limit)) : 0.0f;
     }
     ScaleInput(scale, t);
-    std::byte* block = call.down.codes + call.terms() * row * row_bytes + output * 8 * kCodeTileBytes<kForm>;
-    if (PrepareSmallBlock<kForm>(down, t, block, row_bytes, call.down.scale_sums + row * blocks + output) && call.overflow) *call.overflow = 1;
+    std::byte* block = call.down.codes.codes + call.terms() * row * row_bytes + output * 8 * kCodeTileBytes<kForm>;
+    if (PrepareSmallBlock<kForm>(down, t, block, row_bytes, call.down.codes.scale_sums + row * blocks + output) && call.overflow) *call.overflow = 1;
   }
 }
 
 // The block's work after its product: the last one of an output finishes its rows.
 template <Exl3Form kForm>
 __device__ __forceinline__ void FinishSmall(const Exl3Call& call, const SmallPlace& place) {
-  const int tile = place.index, output = OutputOfBlock();
-  std::int32_t* arrivals = call.arrivals + tile * call.outputs();
-  if (call.down.codes) {
-    const int of_gate = place.part == 0 ? output : output - call.first_output[1];
-    if (LastToArrive(arrivals + of_gate, 2 * contract::kSegments)) FinishPair<kForm>(call, tile, of_gate);
+  const int tile = place.index;
+  if (call.down.codes.codes && !place.down) {
+    const int of_gate = place.part == 0 ? place.output : place.output - call.first_output[1];
+    if (!LastToArrive(call.arrivals + tile * call.outputs() + of_gate, 2 * contract::kSegments)) return;
+    FinishPair<kForm>(call, tile, of_gate);
+    AnnounceInputs(call, tile, of_gate);
     return;
   }
-  if (!LastToArrive(arrivals + output, contract::kSegments)) return;
-  const SmallPartial partial(call, tile, output);
+  std::int32_t* arrivals = place.down ? call.down.arrivals + tile * call.down.outputs : call.arrivals + tile * call.outputs();
+  if (!LastToArrive(arrivals + place.output, contract::kSegments)) return;
+  const SmallPartial partial(call, place);
   const int column = place.column + 4 * static_cast<int>(threadIdx.x & 31);
   const OutputTerms terms(place.job, column);
   for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {

@@ -4,8 +4,8 @@
 namespace lockstep::kernels {
 namespace {
 
-__global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallHalfKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
-  SmallBlock<HalfSums>(call, first_tile);
+__global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallHalfKernel(const __grid_constant__ Exl3Call call) {
+  SmallBlock<HalfSums>(call);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@ namespace lockstep::kernels {
 namespace {
 
 template <int kTerms>
-__global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallIntegerKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
-  SmallBlock<IntegerSums<kTerms>>(call, first_tile);
+__global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallIntegerKernel(const __grid_constant__ Exl3Call call) {
+  SmallBlock<IntegerSums<kTerms>>(call);
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ struct GroupedLinear {
 };
 void RunGroupedLinear(CudaStream& stream, const GroupedLinear& linear);
 
-// Experts of few rows whose parts are gate, up and down, all EXL3: y of part 2 = down(SwiGLU of the others), in two or three launches. x_index is that of
+// Experts of few rows whose parts are gate, up and down, all EXL3: y of part 2 = down(SwiGLU of the others), in one launch, or two
+// where rows are prepared first. x_index is that of
 // parts 0 and 1; part 2 has no x, they no y. False, and nothing done, where more would be needed. Defined in exl3.cu.
 bool RunExl3Experts(CudaStream& stream, const GroupedLinear& experts);
 

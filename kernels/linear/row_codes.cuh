@@ -24,13 +24,12 @@ __device__ inline void LoadValues(const std::uint16_t* row, std::int64_t k, std:
   for (int i = 0; i < RowButterfly::kValues; ++i) v[i] = k + i < n ? BF16Value(from[i]) : 0.0f;
 }
 
-// Inputs k .. k+15 of a row of the call. `kMaySwiglu`: of one that may have `up`.
-template <bool kMaySwiglu>
-__device__ void LoadInput(const Exl3Call& call, int part, std::int64_t row, std::int64_t k, float (&v)[RowButterfly::kValues]) {
+// Inputs k .. k+15 of a row of the call.
+__device__ inline void LoadInput(const Exl3Call& call, int part, std::int64_t row, std::int64_t k, float (&v)[RowButterfly::kValues]) {
   const Exl3Input& input = call.input;
   const std::int64_t at = (input.index ? input.index[row] : row) * call.parts[part].x_stride;
   LoadValues(call.parts[part].x + at, k, call.in_features, v);
-  if (!kMaySwiglu || !input.up) return;
+  if (!input.up) return;
   float up[RowButterfly::kValues];
   LoadValues(input.up + at, k, call.in_features, up);
   const float weight = input.weight ? input.weight[row] : 1.0f;
@@ -39,12 +38,11 @@ __device__ void LoadInput(const Exl3Call& call, int part, std::int64_t row, std:
 }
 
 // The same times suh.
-template <bool kMaySwiglu>
-__device__ void LoadScaledInput(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t k, float (&v)[RowButterfly::kValues]) {
+__device__ inline void LoadScaledInput(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t k, float (&v)[RowButterfly::kValues]) {
   float4 suh[RowButterfly::kValues / 4];
 #pragma unroll
   for (int i = 0; i < RowButterfly::kValues / 4; ++i) suh[i] = reinterpret_cast<const float4*>(job.input_scale + k)[i];
-  LoadInput<kMaySwiglu>(call, part, row, k, v);
+  LoadInput(call, part, row, k, v);
 #pragma unroll
   for (int i = 0; i < RowButterfly::kValues / 4; ++i) {
     v[4 * i] = contract::Mul(v[4 * i], suh[i].x), v[4 * i + 1] = contract::Mul(v[4 * i + 1], suh[i].y);
