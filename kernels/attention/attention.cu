@@ -4,7 +4,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
-#include "kernels/attention/attention_wgmma.cuh"
+#include "kernels/attention/attention_wide.cuh"
 #include "kernels/device/launch.cuh"
 #include "model/error.h"
 
@@ -13,6 +13,7 @@ namespace {
 
 enum Slot { kScoreSlot = 1, kKeySlot };
 constexpr std::int64_t kFewRows = 32;  // up to here splitting a row is faster than a block a row (docs/performance.md)
+constexpr int kReservedBytes = 1024;  // of shared memory, of every block
 constexpr std::int64_t kSplitBytes = std::int64_t{64} << 20;  // of the keys that splitting leaves in memory
 
 // Block: a row and 64 heads.
@@ -20,19 +21,21 @@ __global__ void __launch_bounds__(AttentionTile::kThreads, 1) AttentionTileKerne
                                                                                   float scale) {
   BeginKernel();
   extern __shared__ __align__(16) std::byte memory[];
-  AttentionTile(a, layout, scale, memory).Run();
+  AttentionTile(a, layout, scale, blockIdx.x, memory).Run();
 }
 
-// The same for 512 channels.
-__global__ void __launch_bounds__(AttentionWgmma::kThreads, 1) AttentionWideKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionTile::Layout layout,
-                                                                                   float scale) {
+// Heads of 512 channels; blocks go from row to row.
+__global__ void __launch_bounds__(WideLayout::kThreads, 1) AttentionWideKernel(const __grid_constant__ AttentionArgs a, const __grid_constant__ AttentionTile::Layout layout,
+                                                                               float scale) {
   BeginKernel();
   extern __shared__ __align__(16) std::byte memory[];
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  const auto begin = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory));
-  AttentionWgmma(a, layout.raw_stride, scale, memory + (1024 - begin % 1024) % 1024).Run();
+  RunWideAttention(a, scale, memory + (1024 - SharedAddress(memory) % 1024) % 1024);
 #else
-  AttentionTile(a, layout, scale, memory).Run();
+  for (int item = blockIdx.x; item < WideItem::Count(a); item += gridDim.x) {
+    AttentionTile(a, layout, scale, item, memory).Run();
+    __syncthreads();
+  }
 #endif
 }
 
@@ -65,12 +68,14 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
 
 void RunTiles(CudaStream& stream, const AttentionArgs& a, float scale) {
   const AttentionTile::Layout layout(a.head_dim, std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()));
-  const auto blocks = static_cast<unsigned>(a.rows * Blocks(a.heads, AttentionTile::kHeads));
-  const bool wide = a.head_dim == AttentionWgmma::kDim;
+  const std::int64_t items = a.rows * Blocks(a.heads, AttentionTile::kHeads);
+  static_assert(AttentionTile::kThreads == WideLayout::kThreads);
+  const bool whole = a.head_dim == WideLayout::kDim && a.window_format.width == a.head_dim && (!(a.all_visible || a.selected_TK) || a.compressed_format.width == a.head_dim);
+  const bool wide = whole && layout.raw_stride <= WideLayout::kMaxRowBytes && WideLayout::kBytes + kReservedBytes <= stream.shared_bytes();
   const auto kernel = wide ? &AttentionWideKernel : &AttentionTileKernel;
-  const int bytes = wide ? std::max(layout.bytes, AttentionWgmma::SharedBytes(layout.raw_stride)) : layout.bytes;
   AllowShared(kernel, stream.device());
-  Launch(kernel, blocks, AttentionTile::kThreads, static_cast<std::size_t>(bytes), stream, a, layout, scale);
+  const auto blocks = static_cast<unsigned>(wide ? std::min<std::int64_t>(items, stream.processors()) : items);
+  Launch(kernel, blocks, AttentionTile::kThreads, static_cast<std::size_t>(wide ? WideLayout::kBytes : layout.bytes), stream, a, layout, scale);
   CheckLaunch("attention");
 }
 

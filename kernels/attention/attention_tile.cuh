@@ -48,8 +48,9 @@ struct AttentionTile {
   float max = NoScore(), denominator = 0.0f;  // of the thread's head in Softmax
   float out[4][4][4] = {};                    // heads 16 m + .. x channels 32 * warp + 8 n + ..
 
-  __device__ AttentionTile(const AttentionArgs& args, const Layout& layout, float score_scale, std::byte* memory)
-      : a(args), l(layout), t(blockIdx.x / ((args.heads + kHeads - 1) / kHeads)), head_begin(blockIdx.x % ((args.heads + kHeads - 1) / kHeads) * kHeads),
+  // `item`: a row and 64 heads of it.
+  __device__ AttentionTile(const AttentionArgs& args, const Layout& layout, float score_scale, std::int64_t item, std::byte* memory)
+      : a(args), l(layout), t(item / ((args.heads + kHeads - 1) / kHeads)), head_begin(static_cast<int>(item % ((args.heads + kHeads - 1) / kHeads)) * kHeads),
         heads(min(kHeads, args.heads - head_begin)), warp(threadIdx.x / 32), lane(threadIdx.x & 31), g(lane / 4), q(lane & 3), scale(score_scale),
         list(args, t), queries(reinterpret_cast<std::uint16_t*>(memory)), keys(reinterpret_cast<std::uint16_t*>(memory + layout.keys)),
         weight(reinterpret_cast<std::uint16_t*>(memory + layout.weight)), raw(memory + layout.raw), score(reinterpret_cast<float*>(memory + layout.score)),

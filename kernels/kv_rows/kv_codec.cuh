@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/kv_rows/kv_rows.h"
@@ -97,33 +96,45 @@ __device__ inline uint2 ScaledFp4(unsigned codes, __nv_bfloat162 scale) {
   return pairs;
 }
 
-// Four E4M3 codes times a power of two as bf16.
-__device__ inline uint2 ScaledFp8(unsigned codes, float scale) {
+__device__ inline __nv_bfloat162 PowerPair(unsigned exponent) {
+  const unsigned pair = exponent * 0x00800080u;
+  return *reinterpret_cast<const __nv_bfloat162*>(&pair);
+}
+
+// Four E4M3 codes times the power of two of `scale_exponent` as bf16. A code's exponent and mantissa are a bf16's, 2^120 too small.
+__device__ inline uint2 ScaledFp8(unsigned codes, unsigned scale_exponent) {
+  const __nv_bfloat162 bias = PowerPair(120 + 127), scale = PowerPair(scale_exponent);
   unsigned pair[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes >> (16 * i)), __NV_E4M3);
-    const float2 value = __half22float2(__half2(raw));
-    const __nv_bfloat162 rounded = __floats2bfloat162_rn(contract::Mul(value.x, scale), contract::Mul(value.y, scale));
-    pair[i] = *reinterpret_cast<const unsigned*>(&rounded);
+    const unsigned spread = __byte_perm(codes, 0u, i == 0 ? 0x1404u : 0x3424u), bits = (spread >> 4 & 0x07f007f0u) | (spread & 0x80008000u);
+    const __nv_bfloat162 value = __hmul2(__hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), bias), scale);
+    pair[i] = *reinterpret_cast<const unsigned*>(&value);
   }
   return make_uint2(pair[0], pair[1]);
 }
 
-// Reads channels d .. d+7 (d a multiple of 8) of packed rows of one format as bf16 bits, +0 past the width. Rows are 4-byte aligned. What the
+// Reads channels d .. d+7 (d a multiple of 8) of packed rows of one format as bf16 bits, +0 past the width. Rows are 16-byte aligned. What the
 // format says is in registers, so that a loop over rows and channels has no more to ask.
 template <RowFormat::Kind kKind>
 struct EightsReader;
 
+// Where all channels are stored alike. Inside: channels before the width.
+template <class Reader>
+struct AlikeChannels {
+  __device__ static bool HasTail(int) { return false; }
+  __device__ static uint4 Tail(const std::byte*, int) { return make_uint4(0u, 0u, 0u, 0u); }
+  __device__ uint4 operator()(const std::byte* row, int d) const {
+    const auto& reader = static_cast<const Reader&>(*this);
+    return d < reader.width ? reader.Inside(row, d) : make_uint4(0u, 0u, 0u, 0u);
+  }
+};
+
 template <>
-struct EightsReader<RowFormat::Kind::kBf16> {
+struct EightsReader<RowFormat::Kind::kBf16> : AlikeChannels<EightsReader<RowFormat::Kind::kBf16>> {
   int width;
   __device__ explicit EightsReader(const RowFormat& f) : width(f.width) {}
-  __device__ uint4 operator()(const std::byte* row, int d) const {
-    if (d >= width) return make_uint4(0u, 0u, 0u, 0u);
-    const auto* words = reinterpret_cast<const std::uint32_t*>(row) + d / 2;
-    return make_uint4(words[0], words[1], words[2], words[3]);
-  }
+  __device__ static uint4 Inside(const std::byte* row, int d) { return *reinterpret_cast<const uint4*>(row + 2 * d); }
 };
 
 template <>
@@ -131,29 +142,32 @@ struct EightsReader<RowFormat::Kind::kFp8> {
   int width, quantized, shift, tail;  // tail: where the bf16 channels begin
   __device__ explicit EightsReader(const RowFormat& f)
       : width(f.width), quantized(f.quantized), shift(BlockShift(f)), tail(f.quantized + (f.quantized + f.block - 1) / f.block) {}
-  __device__ uint4 operator()(const std::byte* row, int d) const {
-    if (d >= width) return make_uint4(0u, 0u, 0u, 0u);
-    const auto* words = reinterpret_cast<const std::uint32_t*>(row);
-    if (d < quantized) {
-      const unsigned first = words[d / 4], second = words[d / 4 + 1];
-      const float scale = PowerOfExponent(static_cast<unsigned>(row[quantized + (d >> shift)]));
-      const uint2 low = ScaledFp8(first, scale), high = ScaledFp8(second, scale);
-      return make_uint4(low.x, low.y, high.x, high.y);
-    }
+  __device__ bool HasTail(int d) const { return d >= quantized; }
+  // Of channels before the tail; of others nothing that means anything, from within the row.
+  __device__ uint4 Inside(const std::byte* row, int d) const {
+    const uint2 codes = *reinterpret_cast<const uint2*>(row + d);
+    const auto scale = static_cast<unsigned>(row[quantized + (d >> shift)]);
+    const uint2 low = ScaledFp8(codes.x, scale), high = ScaledFp8(codes.y, scale);
+    return make_uint4(low.x, low.y, high.x, high.y);
+  }
+  __device__ uint4 Tail(const std::byte* row, int d) const {
     const int at = tail + 2 * (d - quantized), offset = 8 * (at & 3);  // behind an odd number of scales
-    const std::uint32_t* first = words + at / 4;
+    const std::uint32_t* first = reinterpret_cast<const std::uint32_t*>(row) + at / 4;
     const unsigned last = offset == 0 ? 0u : first[4];
     return make_uint4(__funnelshift_r(first[0], first[1], offset), __funnelshift_r(first[1], first[2], offset), __funnelshift_r(first[2], first[3], offset),
                       __funnelshift_r(first[3], last, offset));
   }
+  __device__ uint4 operator()(const std::byte* row, int d) const {
+    if (d >= width) return make_uint4(0u, 0u, 0u, 0u);
+    return HasTail(d) ? Tail(row, d) : Inside(row, d);
+  }
 };
 
 template <>
-struct EightsReader<RowFormat::Kind::kFp4E4M3> {
+struct EightsReader<RowFormat::Kind::kFp4E4M3> : AlikeChannels<EightsReader<RowFormat::Kind::kFp4E4M3>> {
   int width, shift;
   __device__ explicit EightsReader(const RowFormat& f) : width(f.width), shift(BlockShift(f)) {}
-  __device__ uint4 operator()(const std::byte* row, int d) const {
-    if (d >= width) return make_uint4(0u, 0u, 0u, 0u);
+  __device__ uint4 Inside(const std::byte* row, int d) const {
     const unsigned codes = reinterpret_cast<const std::uint32_t*>(row)[d / 8];
     const __nv_bfloat162 scale = __float2bfloat162_rn(E4M3Value(static_cast<unsigned>(row[width / 2 + (d >> shift)])));
     const uint2 low = ScaledFp4(codes & 0xffffu, scale), high = ScaledFp4(codes >> 16, scale);
@@ -162,10 +176,12 @@ struct EightsReader<RowFormat::Kind::kFp4E4M3> {
 };
 
 // Any format, a channel at a time.
-struct ChannelsReader {
+struct ChannelsReader : AlikeChannels<ChannelsReader> {
   RowFormat format;
+  int width;
+  __device__ explicit ChannelsReader(const RowFormat& f) : format(f), width((f.width + 7) / 8 * 8) {}
   __device__ std::uint32_t Channel(const std::byte* row, int d) const { return d < format.width ? PackedChannel(format, row, d) : 0u; }
-  __device__ uint4 operator()(const std::byte* row, int d) const {
+  __device__ uint4 Inside(const std::byte* row, int d) const {
     std::uint32_t pair[4];
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) pair[i] = Channel(row, d + 2 * i) | Channel(row, d + 2 * i + 1) << 16;
@@ -180,7 +196,7 @@ __device__ inline void WithReader(const RowFormat& f, const Body& body) {
   if (eights && f.kind == RowFormat::Kind::kFp8) body(EightsReader<RowFormat::Kind::kFp8>(f));
   else if (eights && f.kind == RowFormat::Kind::kFp4E4M3) body(EightsReader<RowFormat::Kind::kFp4E4M3>(f));
   else if (eights && f.kind == RowFormat::Kind::kBf16) body(EightsReader<RowFormat::Kind::kBf16>(f));
-  else body(ChannelsReader{f});
+  else body(ChannelsReader(f));
 }
 
 __device__ inline float MaxWarp(float x) {
