@@ -9,6 +9,7 @@
 #include "kernels/router/router_choice.cuh"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/router_few.cuh"
+#include "kernels/router/router_many.cuh"
 #include "model/error.h"
 
 namespace lockstep::kernels {
@@ -16,18 +17,12 @@ namespace {
 
 constexpr int kScoreSlot = 0;
 
-struct Scores {
-  float* data;  // [rows][experts]
-  int experts;
-  __device__ void Store(std::int64_t t, int e, float dot) const { data[t * experts + e] = contract::SqrtSoftplus(dot); }
-};
-
 using Tile = DotTile<DotCut<kLanesF, /*rows=*/24, /*outputs of a group=*/8, /*groups=*/2, /*steps=*/2, /*stages=*/4>>;
 constexpr int kDotStride = kLanesF + 4;  // rows of lanes that threads fold side by side lie in other banks
 constexpr int kTileBytes = std::max<int>(sizeof(Tile::Shared), Tile::kRows * Tile::kOutputs * kDotStride * sizeof(float));
 
-// Block: 16 experts (x) of 24 rows (y).
-__global__ void __launch_bounds__(Tile::kThreads, 1) ScoreTileKernel(const __grid_constant__ DotRows d, Scores to) {
+// Block: 16 experts (x) of 24 rows (y), of any length and on any architecture.
+__global__ void __launch_bounds__(Tile::kThreads, 1) ScoreTileKernel(const __grid_constant__ DotRows d, RouterScores to) {
   BeginKernel();
   extern __shared__ __align__(16) std::byte memory[];
   Tile tile(d, *reinterpret_cast<Tile::Shared*>(memory), blockIdx.y * std::int64_t{Tile::kRows}, static_cast<int>(blockIdx.x) * Tile::kOutputs, 0);
@@ -48,15 +43,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1) ScoreTileKernel(const __gri
   }
 }
 
-void ScoreTiles(CudaStream& stream, const DotRows& d, const Scores& to) {
-  AllowShared(ScoreTileKernel, stream.device());
+void ScoreTiles(CudaStream& stream, const DotRows& d, const RouterScores& to) {
+  static_assert(RouterTile::kRows == Tile::kRows && RouterTile::kExperts == Tile::kOutputs && RouterTile::kThreads == Tile::kThreads);
+  const bool bulk = stream.overlaps() && RouterTile::Takes(d);
+  const auto kernel = bulk ? &RouterTileKernel : &ScoreTileKernel;
+  const int bytes = bulk ? static_cast<int>(sizeof(RouterTile::Shared)) : kTileBytes;
+  AllowShared(kernel, stream.device());
   constexpr std::int64_t kMaxRows = 32768 * std::int64_t{Tile::kRows};  // of a grid
   for (std::int64_t begin = 0; begin < d.rows; begin += kMaxRows) {
     DotRows part = d;
     part.x += begin * d.n;
     part.rows = d.rows - begin < kMaxRows ? d.rows - begin : kMaxRows;
     const dim3 grid(Blocks(d.outputs, Tile::kOutputs), Blocks(part.rows, Tile::kRows));
-    Launch(ScoreTileKernel, grid, Tile::kThreads, kTileBytes, stream, part, Scores{to.data + begin * to.experts, to.experts});
+    Launch(kernel, grid, Tile::kThreads, static_cast<std::size_t>(bytes), stream, part, RouterScores{to.data + begin * to.experts, to.experts});
   }
 }
 
@@ -81,7 +80,7 @@ void WithItems(int experts, const Body& body) {
 }
 
 void RunManyRows(CudaStream& stream, const RouterArgs& a) {
-  const Scores scores{reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.experts) * sizeof(float))), a.experts};
+  const RouterScores scores{reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.experts) * sizeof(float))), a.experts};
   ScoreTiles(stream, {a.x_TE, a.rows, a.gate_XE, a.experts, a.hidden}, scores);
   WithItems(a.experts, [&](auto items) { Launch(ChooseKernel<items()>, static_cast<unsigned>(a.rows), kChooseThreads, 0, stream, a, scores.data); });
 }

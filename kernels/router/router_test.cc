@@ -104,6 +104,15 @@ TEST(Router, OddSizes) {
   ExpectReference(V41({.rows = 3, .hidden = 64, .experts = 1024, .top_k = 64}));
 }
 
+// Tiles that rows and experts fill or do not, of lengths that come whole or not.
+TEST(Router, ManyRows) {
+  for (const std::int64_t rows : {24, 25, 47, 70}) {
+    for (const std::int64_t hidden : {256, 384, 1280}) {
+      for (const int experts : {16, 20, 390}) ExpectReference(V41({.rows = rows, .hidden = hidden, .experts = experts, .top_k = 6}));
+    }
+  }
+}
+
 TEST(Router, HashLayersTakeTheTablesExperts) {
   for (const int top_k : {1, 2, 6})
     ExpectReference(V4({.rows = 9, .hidden = 200, .experts = 64, .top_k = top_k, .hash = true}));
