@@ -30,10 +30,10 @@ struct ProjectionLanes {
 };
 
 constexpr int kQuarterLanes = 32, kQuarters = kLanesF / kQuarterLanes;
-using Tile = DotTile<DotCut<kQuarterLanes, /*rows=*/16, /*outputs of a group=*/6, /*groups=*/4, /*steps=*/4, /*stages=*/4>>;
+using Tile = DotTile<DotCut<kQuarterLanes, /*rows=*/16, /*outputs of a group=*/6, /*groups=*/4, /*steps=*/4, /*stages=*/3>>;
 
 // Block: 32 lanes (x) of 16 rows (y) and 24 outputs (z).
-__global__ void __launch_bounds__(Tile::kThreads, 3) ProjectTileKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
+__global__ void __launch_bounds__(Tile::kThreads, 4) ProjectTileKernel(const __grid_constant__ DotRows d, ProjectionLanes to) {
   BeginKernel();
   extern __shared__ __align__(16) std::byte memory[];
   Tile tile(d, *reinterpret_cast<Tile::Shared*>(memory), blockIdx.y * std::int64_t{Tile::kRows}, static_cast<int>(blockIdx.z) * Tile::kOutputs,
