@@ -4,7 +4,7 @@
 
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ldmatrix.cuh"
-#include "kernels/index_select/index_select.h"
+#include "kernels/index_select/index_query.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
 
 namespace lockstep::kernels {
@@ -35,45 +35,6 @@ struct IndexEntries {
 
 // relu(dot) * weight of a head.
 __device__ inline float HeadPart(float dot, float weight) { return contract::Mul(dot > 0.0f ? dot : 0.0f, weight); }
-
-inline constexpr int kIndexQuantizerBlock = 32;
-
-// A prepared query: A fragments of its E2M1 values as bf16, scales [heads][blocks], weights [heads]; heads in tiles of 16.
-template <int kBlocks, int kHeadTiles>
-struct IndexQuery {
-  static constexpr int kSteps = 2 * kBlocks, kPaddedHeads = 16 * kHeadTiles;
-  uint4 fragment[kHeadTiles][kSteps][32];
-  float scale[kPaddedHeads][kBlocks];
-  float weight[kPaddedHeads];
-};
-
-// Block (head, row).
-template <int kBlocks, int kHeadTiles>
-__global__ void PrepareIndexQueryKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale,
-                                        IndexQuery<kBlocks, kHeadTiles>* queries) {
-  BeginKernel();
-  constexpr int kDim = kBlocks * kIndexQuantizerBlock;
-  __shared__ float x[kDim];
-  __shared__ std::uint8_t codes[kDim], scales[kBlocks];
-  const int h = blockIdx.x;
-  const std::int64_t t = blockIdx.y;
-  IndexQuery<kBlocks, kHeadTiles>& query = queries[t];
-  for (int d = threadIdx.x; d < kDim; d += blockDim.x) {
-    x[d] = h < a.heads && d < a.dim ? BF16Value(a.q_THI[(t * a.heads + h) * a.dim + d]) : 0.0f;
-    codes[d] = 0;
-    if (d < kBlocks) scales[d] = 0;
-  }
-  __syncthreads();
-  if (a.key_format.kind == RowFormat::Kind::kHadamardFp4) HadamardBlock(x, a.dim, hadamard_scale);
-  if (h < a.heads) QuantizeBlocks(a.key_format, x, codes, scales);
-  __syncthreads();
-  for (int d = 2 * threadIdx.x; d < kDim; d += 2 * blockDim.x) {
-    const int row = h % 16, k = d % 16, lane = row % 8 * 4 + k % 8 / 2, element = (row < 8 ? 0 : 1) + (k < 8 ? 0 : 2);
-    reinterpret_cast<unsigned*>(&query.fragment[h / 16][d / 16][lane])[element] = Fp4Values(codes[d] | codes[d + 1] << 4).x;
-  }
-  if (threadIdx.x < kBlocks) query.scale[h][threadIdx.x] = PowerOfExponent(scales[threadIdx.x]);
-  if (threadIdx.x == 0) query.weight[h] = h < a.heads ? contract::Mul(BF16Value(a.weight_TH[t * a.heads + h]), weight_scale) : 0.0f;
-}
 
 // Scores of a stretch of keys for one row by all warps.
 template <int kBlocks, int kHeadTiles>
@@ -110,8 +71,9 @@ struct IndexScoreTile {
       for (int low = 0; low < 2; ++low) {
         const int head = 16 * m + 8 * low + g;
         weight[m][low] = query.weight[head];
+        const typename Query::Scales scales = query.scale[head];
 #pragma unroll
-        for (int b = 0; b < kBlocks; ++b) query_scale[m][low][b] = query.scale[head][b];
+        for (int b = 0; b < kBlocks; ++b) query_scale[m][low][b] = scales.of[b];
       }
     }
   }
@@ -206,12 +168,16 @@ struct IndexScoreTile {
     if (i + 1 < count) scores[i + 1] = score.y;
   }
 
-  // Keys [begin, end) of `entries`: a warp every eighth group of eight.
-  __device__ void Stream(const IndexEntries& entries, std::int64_t begin, std::int64_t end, float* scores) {
+  // Of keys [begin, end) of `entries`, those that do not need the query yet.
+  __device__ void Begin(const IndexEntries& entries, std::int64_t begin, std::int64_t end) {
     Fetch(entries, begin, end);
+    Unpack(0);
+  }
+  // Those keys, which have begun: a warp every eighth group of eight.
+  __device__ void Stream(const IndexEntries& entries, std::int64_t begin, std::int64_t end, float* scores) {
     int buffer = 0;
     for (std::int64_t tile = begin; tile < end; tile += kKeys, buffer ^= 1) {
-      Unpack(buffer);
+      if (tile > begin) Unpack(buffer);
       __syncthreads();
       if (tile + kKeys < end) Fetch(entries, tile + kKeys, end);
       for (int group = warp; group < kKeys / 8 && tile + 8 * group < end; group += kWarps) Store(ScoreEight(buffer, 8 * group), tile + 8 * group, end, scores);
@@ -219,19 +185,22 @@ struct IndexScoreTile {
   }
 };
 
-// Block: `keys` keys (x) of one row (y).
+// Block: `keys` keys (x) of one row (y). The kernel before prepares the query and has waited for all others: keys may be read before it ends.
 template <int kBlocks, int kHeadTiles>
 __global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, std::int64_t keys,
                                                          float* scores, std::int64_t stride) {
-  BeginKernel();
+  StartNextKernel();
   using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
   extern __shared__ __align__(16) std::byte memory[];
   const std::int64_t t = blockIdx.y, begin = blockIdx.x * keys;
   const IndexEntries entries(a, t);
-  if (begin >= entries.count) return;
+  const std::int64_t end = min(begin + keys, entries.count);
   Tile tile(a, *reinterpret_cast<typename Tile::Shared*>(memory));
+  if (begin < end) tile.Begin(entries, begin, end);
+  WaitForKernelsBefore();
+  if (begin >= end) return;
   tile.LoadQuery(queries[t]);
-  tile.Stream(entries, begin, min(begin + keys, entries.count), scores + t * stride);
+  tile.Stream(entries, begin, end, scores + t * stride);
 }
 
 // Unquantized keys: a warp 8 keys, 16 heads at a time through the tensor cores.

@@ -48,6 +48,9 @@ struct QueryScales {
       : hadamard(static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim)))), weight(static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim * a.heads)))) {}
 };
 
+// Whether a warp can take a head at a time.
+bool HasWholeHeads(const IndexSelectArgs& a) { return a.dim == 128 && reinterpret_cast<std::uintptr_t>(a.q_THI) % 8 == 0; }
+
 template <int kHeads>
 void ScoreWide(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
   using Wide = WideScores<kHeads>;
@@ -66,20 +69,26 @@ void ScoreWide(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entrie
 template <int kBlocks, int kHeadTiles>
 void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
   if constexpr (kBlocks == 4 && kHeadTiles > 1) {
-    const bool whole = a.dim == kBlocks * kIndexQuantizerBlock && reinterpret_cast<std::uintptr_t>(a.q_THI) % 8 == 0;
     const bool room = WideScores<16 * kHeadTiles>::kSharedBytes + kReservedBytes <= stream.shared_bytes();
-    if (a.rows >= kManyRows && !a.candidates_in && whole && room) return ScoreWide<16 * kHeadTiles>(stream, a, entries, scores);
+    if (a.rows >= kManyRows && !a.candidates_in && HasWholeHeads(a) && room) return ScoreWide<16 * kHeadTiles>(stream, a, entries, scores);
   }
   using Query = IndexQuery<kBlocks, kHeadTiles>;
   using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
   auto* queries = reinterpret_cast<Query*>(stream.Scratch(kQuerySlot, static_cast<std::size_t>(a.rows) * sizeof(Query)));
   const QueryScales scale(a);
   const auto rows = static_cast<unsigned>(a.rows);
-  Launch(PrepareIndexQueryKernel<kBlocks, kHeadTiles>, dim3(Query::kPaddedHeads, rows), 64, 0, stream, a, scale.hadamard, scale.weight, queries);
+  const dim3 heads(Query::kPaddedHeads, rows);
+  const auto general = [&] { Launch(PrepareIndexQueryKernel<kBlocks, kHeadTiles>, heads, 64, 0, stream, a, scale.hadamard, scale.weight, queries); };
+  if constexpr (kBlocks == 4) {
+    if (HasWholeHeads(a)) Launch(PrepareWholeHeadKernel<kHeadTiles>, heads, 32, 0, stream, a, scale.hadamard, scale.weight, queries);
+    else general();
+  } else {
+    general();
+  }
   CheckLaunch("index query");
 
   constexpr int kBytes = sizeof(typename Tile::Shared);
-  const std::int64_t keys = RoundUp(std::max<std::int64_t>(entries * a.rows / kBlocksWanted, 1), Tile::kKeys);
+  const std::int64_t keys = RoundUp(std::max<std::int64_t>(entries * a.rows / kBlocksWanted, 1), 8 * Tile::kWarps);
   const auto kernel = &ScoreRowKernel<kBlocks, kHeadTiles>;
   AllowShared(kernel, stream.device());
   Launch(kernel, dim3(Blocks(entries, keys), rows), Tile::kThreads, kBytes, stream, a, queries, keys, scores.data, scores.stride);

@@ -122,11 +122,13 @@ __device__ inline KthKey FindKth(const unsigned (&key)[kSelectItems], int items,
 // Block: a segment (x) of a row (y). Places lie among the threads so that a warp has neighbours, and all warps have some.
 template <class Keys>
 __global__ void __launch_bounds__(kSelectThreads) SelectKernel(const __grid_constant__ IndexSelectArgs a, const __grid_constant__ Selection s) {
-  BeginKernel();
+  StartNextKernel();
+  if (a.candidates_in) WaitForKernelsBefore();  // kernels make them
   __shared__ int above_W[kSelectWarps], ties_W[kSelectWarps];
   const std::int64_t t = blockIdx.y, begin = blockIdx.x * kSelectSegment;
   const IndexEntries entries(a, t);
   const std::int64_t all = s.Count(a, entries);
+  WaitForKernelsBefore();
   if (begin >= all && begin > 0) return;
   const int n = static_cast<int>(min(all - begin, kSelectSegment)), taken = min(n, s.k), items = (n + kSelectThreads - 1) / kSelectThreads;
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, first = warp * 32 * items + lane;

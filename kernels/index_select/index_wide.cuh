@@ -2,6 +2,7 @@
 // memory, so that a thread has a key's heads side by side and folds most of them by itself. Contract: docs/numerics.md section 6, Index score.
 #pragma once
 
+#include "kernels/index_select/index_scores.cuh"
 #include "kernels/index_select/index_wide_query.cuh"
 #include "kernels/linear/wgmma_sm90.cuh"
 

@@ -1,8 +1,7 @@
 // Queries of the indexer as the columns of products with many keys. Contract: docs/numerics.md sections 5 and 6, Index score.
 #pragma once
 
-#include "kernels/device/dots.cuh"
-#include "kernels/index_select/index_scores.cuh"
+#include "kernels/index_select/index_query.cuh"
 
 namespace lockstep::kernels {
 
@@ -27,24 +26,6 @@ struct WideQuery {
   __device__ static int Column(int head) { return head / 8 * 8 + head % 4 * 2 + head / 4 % 2; }
 };
 
-// Strides 1, 2, ..., 64 over 128 channels of which a lane has four neighbours, times `scale`, rounded to bf16.
-__device__ inline void HadamardWarp(float (&x)[4], float scale) {
-  using contract::Add, contract::Sub;
-  const float a = Add(x[0], x[1]), b = Sub(x[0], x[1]), c = Add(x[2], x[3]), d = Sub(x[2], x[3]);
-  x[0] = Add(a, c), x[1] = Add(b, d), x[2] = Sub(a, c), x[3] = Sub(b, d);
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const bool second = threadIdx.x & lanes;
-#pragma unroll
-    for (float& own : x) {
-      const float other = __shfl_xor_sync(0xffffffffu, own, lanes);
-      own = second ? Sub(other, own) : Add(own, other);
-    }
-  }
-#pragma unroll
-  for (float& own : x) own = BF16Value(BF16Bits(contract::Mul(own, scale)));
-}
-
 // Block: a row; a warp a head at a time, a lane four neighbouring channels of it.
 template <int kHeads>
 __global__ void __launch_bounds__(256) PrepareWideQueryKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale, WideQuery<kHeads>* queries) {
@@ -56,20 +37,10 @@ __global__ void __launch_bounds__(256) PrepareWideQueryKernel(const __grid_const
   bool usual = true;
 #pragma unroll 2
   for (int h = threadIdx.x / 32; h < kHeads; h += kWarps) {
-    const uint2 bits = h < a.heads ? *reinterpret_cast<const uint2*>(a.q_THI + (t * a.heads + h) * a.dim + 4 * lane) : make_uint2(0u, 0u);
-    const float4 wide = WidenFour(bits);
-    float x[4] = {wide.x, wide.y, wide.z, wide.w};
-    if (a.key_format.kind == RowFormat::Kind::kHadamardFp4) HadamardWarp(x, hadamard_scale);
-    float top = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
-#pragma unroll
-    for (int lanes = 1; lanes < 8; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lanes));
-    const unsigned exponent = Fp4Exponent(top);
-    const float scale = PowerOfExponent(exponent);
-    unsigned codes = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) codes |= E2M1Code(fmaxf(fminf(contract::Div(x[i], scale), 6.0f), -6.0f)) << (4 * i);
-    const bool own_usual = IsUsualScale(exponent);
-    const uint2 values = ScaledFp4(codes, __float2bfloat162_rn(own_usual ? scale : 1.0f));
+    const HeadCodes head(a, t, h, hadamard_scale);
+    const float scale = PowerOfExponent(head.exponent);
+    const bool own_usual = IsUsualScale(head.exponent);
+    const uint2 values = ScaledFp4(head.codes, __float2bfloat162_rn(own_usual ? scale : 1.0f));
     auto* to = reinterpret_cast<std::byte*>(query.value);
     *reinterpret_cast<unsigned*>(to + WideQuery<kHeads>::Place(WideQuery<kHeads>::Column(h), step, k)) = values.x;
     *reinterpret_cast<unsigned*>(to + WideQuery<kHeads>::Place(WideQuery<kHeads>::Column(h), step, k + 8)) = values.y;

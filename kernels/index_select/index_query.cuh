@@ -1,0 +1,115 @@
+// Index queries on their way to the tensor cores. Contract: docs/numerics.md section 5, index queries.
+#pragma once
+
+#include "kernels/device/dots.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/ldmatrix.cuh"
+#include "kernels/index_select/index_select.h"
+#include "kernels/kv_rows/kv_codec.cuh"
+
+namespace lockstep::kernels {
+
+inline constexpr int kIndexQuantizerBlock = 32;
+
+// A prepared query: A fragments of its E2M1 values as bf16, scales [heads][blocks], weights [heads]; heads in tiles of 16.
+template <int kBlocks, int kHeadTiles>
+struct IndexQuery {
+  static constexpr int kSteps = 2 * kBlocks, kPaddedHeads = 16 * kHeadTiles;
+  struct alignas(4 * kBlocks) Scales {
+    float of[kBlocks];
+  };
+  uint4 fragment[kHeadTiles][kSteps][32];
+  Scales scale[kPaddedHeads];
+  float weight[kPaddedHeads];
+
+  // The word of channels d and d + 1 of a head, d even.
+  __device__ unsigned& Word(int head, int d) {
+    const int row = head % 16, k = d % 16, lane = row % 8 * 4 + k % 8 / 2, element = (row < 8 ? 0 : 1) + (k < 8 ? 0 : 2);
+    return reinterpret_cast<unsigned*>(&fragment[head / 16][d / 16][lane])[element];
+  }
+  __device__ void SetWeight(const IndexSelectArgs& a, std::int64_t t, int head, float weight_scale) {
+    weight[head] = head < a.heads ? contract::Mul(BF16Value(a.weight_TH[t * a.heads + head]), weight_scale) : 0.0f;
+  }
+};
+
+// Block (head, row).
+template <int kBlocks, int kHeadTiles>
+__global__ void PrepareIndexQueryKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale,
+                                        IndexQuery<kBlocks, kHeadTiles>* queries) {
+  WaitForKernelsBefore();
+  StartNextKernel();  // which may read all that is not made here
+  constexpr int kDim = kBlocks * kIndexQuantizerBlock;
+  __shared__ float x[kDim];
+  __shared__ std::uint8_t codes[kDim], scales[kBlocks];
+  const int h = blockIdx.x;
+  const std::int64_t t = blockIdx.y;
+  IndexQuery<kBlocks, kHeadTiles>& query = queries[t];
+  for (int d = threadIdx.x; d < kDim; d += blockDim.x) {
+    x[d] = h < a.heads && d < a.dim ? BF16Value(a.q_THI[(t * a.heads + h) * a.dim + d]) : 0.0f;
+    codes[d] = 0;
+    if (d < kBlocks) scales[d] = 0;
+  }
+  __syncthreads();
+  if (a.key_format.kind == RowFormat::Kind::kHadamardFp4) HadamardBlock(x, a.dim, hadamard_scale);
+  if (h < a.heads) QuantizeBlocks(a.key_format, x, codes, scales);
+  __syncthreads();
+  for (int d = 2 * threadIdx.x; d < kDim; d += 2 * blockDim.x) {
+    query.Word(h, d) = Fp4Values(codes[d] | codes[d + 1] << 4).x;
+  }
+  if (threadIdx.x < kBlocks) query.scale[h].of[threadIdx.x] = PowerOfExponent(scales[threadIdx.x]);
+  if (threadIdx.x == 0) query.SetWeight(a, t, h, weight_scale);
+}
+
+// Strides 1, 2, ..., 64 over 128 channels of which a lane has four neighbours, times `scale`, rounded to bf16.
+__device__ inline void HadamardWarp(float (&x)[4], float scale) {
+  using contract::Add, contract::Sub;
+  const float a = Add(x[0], x[1]), b = Sub(x[0], x[1]), c = Add(x[2], x[3]), d = Sub(x[2], x[3]);
+  x[0] = Add(a, c), x[1] = Add(b, d), x[2] = Sub(a, c), x[3] = Sub(b, d);
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const bool second = threadIdx.x & lanes;
+#pragma unroll
+    for (float& own : x) {
+      const float other = __shfl_xor_sync(0xffffffffu, own, lanes);
+      own = second ? Sub(other, own) : Add(own, other);
+    }
+  }
+#pragma unroll
+  for (float& own : x) own = BF16Value(BF16Bits(contract::Mul(own, scale)));
+}
+
+// A head of 128 channels by a warp, four neighbouring ones a lane: their FP4 codes, and the exponent of the scale of their quantizer block.
+struct HeadCodes {
+  unsigned codes = 0, exponent;
+
+  __device__ HeadCodes(const IndexSelectArgs& a, std::int64_t t, int head, float hadamard_scale) {
+    const int lane = threadIdx.x & 31;
+    const float4 wide = WidenFour(head < a.heads ? *reinterpret_cast<const uint2*>(a.q_THI + (t * a.heads + head) * a.dim + 4 * lane) : make_uint2(0u, 0u));
+    float x[4] = {wide.x, wide.y, wide.z, wide.w};
+    if (a.key_format.kind == RowFormat::Kind::kHadamardFp4) HadamardWarp(x, hadamard_scale);
+    float top = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
+#pragma unroll
+    for (int lanes = 1; lanes < 8; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lanes));
+    exponent = Fp4Exponent(top);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) codes |= E2M1Code(fmaxf(fminf(contract::Div(x[i], PowerOfExponent(exponent)), 6.0f), -6.0f)) << (4 * i);
+  }
+};
+
+// The same as PrepareIndexQueryKernel for heads of 128 channels: block (head, row) of a warp.
+template <int kHeadTiles>
+__global__ void __launch_bounds__(32) PrepareWholeHeadKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale, IndexQuery<4, kHeadTiles>* queries) {
+  WaitForKernelsBefore();
+  StartNextKernel();  // which may read all that is not made here
+  const int h = blockIdx.x, lane = threadIdx.x;
+  const std::int64_t t = blockIdx.y;
+  IndexQuery<4, kHeadTiles>& query = queries[t];
+  const HeadCodes head(a, t, h, hadamard_scale);
+  const uint2 values = Fp4Values(head.codes);
+  query.Word(h, 4 * lane) = values.x;
+  query.Word(h, 4 * lane + 2) = values.y;
+  if (lane % 8 == 0) query.scale[h].of[lane / 8] = PowerOfExponent(head.exponent);
+  if (lane == 0) query.SetWeight(a, t, h, weight_scale);
+}
+
+}  // namespace lockstep::kernels
