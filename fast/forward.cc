@@ -130,9 +130,10 @@ void Forward::Begin(std::span<Segment> segments) {
   shape_.position_bound = position_bound_;
   graphs_.Begin(fixed ? &shape_ : nullptr, r_.experts.generation());
   device_index_ = r_.device_of.front();
-  leaving_ = nullptr;  // a step before that threw may have left these three
+  leaving_ = nullptr;  // a step before that threw may have left these four
   linear_set_.clear();
   inputs_ = {};
+  mix_later_ = {};
 }
 
 // Rows whose logits are wanted; shape_.logit_rows has them as ranges.
@@ -299,14 +300,16 @@ kernels::HcMixArgs Forward::MixArgs(const DeviceHc& site, RowRange range) {
   return mix;
 }
 
-// What the site before has left, mix, collapse (V4.1: with the coefficients of the site before) and norm: streams to x.
+// What the site before has left, mix, collapse (V4.1: with the coefficients of the site before) and norm: streams to x. The mixing matrix, which only the
+// end of the site needs, is left half done to the next call that has room for it.
 void Forward::EnterSite(const DeviceHc& site, const float* norm, const Ranges& ranges) {
-  const bool leaves = leaving_ && *leaving_ == ranges;
+  const bool leaves = leaving_ && *leaving_ == ranges, mixes_later = !r_.options.trace && ranges.size() == 1;
   if (!leaves) FinishLeaving();
   for (const RowRange& range : ranges) {
     kernels::HcSiteArgs args;
     if (leaves) args.leave = LeaveArgs(range);
     args.mix = MixArgs(site, range);
+    if (mixes_later) mix_later_ = {args.mix.mix_TSS, range.rows(), config_.hc_mult, std::exchange(args.mix.sinkhorn_iters, 0), args.mix.hc_eps};
     const float* pre = config_.is_v41() ? ws().pre_TS.data() + range.begin * config_.hc_mult : args.mix.pre_TS;
     args.collapse = {args.mix.stream_TSE, pre, range.rows(), config_.hc_mult, config_.hidden_size, norm, args.mix.rms_eps,
                      ws().x_TE.data() + range.begin * config_.hidden_size};

@@ -197,6 +197,7 @@ class Forward {
   int device_index_ = 0;
   int layer_ = 0;
   std::int64_t position_bound_ = 0;  // no row sees more positions
+  kernels::SinkhornArgs mix_later_;  // of the site that was entered last
   const Ranges* leaving_ = nullptr;  // rows whose site's output is not in their streams yet: the next site takes it along
 
   std::int64_t rows() const { return static_cast<std::int64_t>(record_.positions().size()); }

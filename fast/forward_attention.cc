@@ -1,5 +1,6 @@
 // Attention of a layer: window KV, compressed KV and index keys, selection, heads and output projection.
 #include <algorithm>
+#include <utility>
 
 #include "fast/forward.h"
 
@@ -150,6 +151,7 @@ kernels::NormRopePackArgs Forward::PackArgs(int layer, std::uint16_t* x, int wid
 }
 
 void Forward::RunInputs() {
+  inputs_.mix = std::exchange(mix_later_, {});
   if (!inputs_.empty()) kernels().attention_inputs(stream(), inputs_);
   inputs_ = {};
 }

@@ -1,5 +1,6 @@
 // The feed-forward half of a layer: router, routed experts in their lanes, the shared expert, the sum.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "fast/forward.h"
@@ -46,7 +47,7 @@ const kernels::ExpertTable* Forward::DeviceJobs(int layer, const Ranges& ranges)
 void Forward::Route(int layer, const Ranges& ranges, bool shared) {
   const kernels::PairGroupsArgs pairs = PairArgs(layer, ranges, shared);
   if (ranges.size() == 1) {
-    kernels().route(stream(), {ChoiceArgs(layer, ranges.front()), pairs});
+    kernels().route(stream(), {ChoiceArgs(layer, ranges.front()), pairs, std::exchange(mix_later_, {})});
     TraceRouting(layer, ranges);
     return;
   }

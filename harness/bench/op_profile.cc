@@ -80,6 +80,7 @@ KernelTable TimedTable(const KernelTable& table) {
   TimeKernel<&KernelTable::rope>("rope", &timed);
   TimeKernel<&KernelTable::norm_rope>("norm_rope", &timed);
   TimeKernel<&KernelTable::hc_mix>("hc_mix", &timed);
+  TimeKernel<&KernelTable::sinkhorn>("sinkhorn", &timed);
   TimeKernel<&KernelTable::hc_collapse_norm>("hc_collapse_norm", &timed);
   TimeKernel<&KernelTable::hc_expand>("hc_expand", &timed);
   TimeKernel<&KernelTable::hc_site>("hc_site", &timed);

@@ -38,6 +38,7 @@ void ComposeFromParts(KernelTable& table) {
     NormRope(stream, a.query);
     parts.rope(stream, a.index_query);
     NormRopePack(stream, a.window);
+    parts.sinkhorn(stream, a.mix);
     for (const kernels::PooledRowsArgs& pooled : a.pooled) {
       parts.compress(stream, pooled.compress);
       parts.store_history(stream, pooled.history);
@@ -52,6 +53,7 @@ void ComposeFromParts(KernelTable& table) {
   table.route.run = [](Stream& stream, const kernels::RouteArgs& a) {
     parts.router(stream, a.router);
     parts.pair_groups(stream, a.groups);
+    parts.sinkhorn(stream, a.mix);
   };
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/compressor/pooled_tokens.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/elementwise/mixing_matrix.cuh"
 #include "kernels/elementwise/norm_row.cuh"
 #include "kernels/kv_rows/kv_rows_cuda.h"
 #include "kernels/kv_rows/norm_rope_pack.cuh"
@@ -17,11 +18,11 @@ using contract::Add;
 
 constexpr int kThreads = NormRopePackRow::kThreads, kWarps = kThreads / 32, kHeadChunks = 4;
 constexpr std::int64_t kFewRows = 16;
-constexpr int kPooled = 2;
+constexpr int kPooled = 2, kStreams = 4;
 
 // The numbers of blocks come first: what a block reads of a launch's parameters it waits for, a line at a time.
 struct InputBlocks {
-  int pooled[kPooled], window, query, index_query, history[kPooled];
+  int pooled[kPooled], window, query, index_query, history[kPooled], mix;
   PackedForm window_form, pooled_form[kPooled];
   AttentionInputsArgs a;
 
@@ -34,9 +35,10 @@ struct InputBlocks {
     window = static_cast<int>(a.window.rope.rows);
     query = static_cast<int>(a.query.norm.rows > 0 ? Blocks(a.query.norm.rows, kWarps) : TurnBlocks(a.query.rope));
     index_query = static_cast<int>(TurnBlocks(a.index_query));
+    mix = static_cast<int>(a.mix.rows);
   }
   static std::int64_t TurnBlocks(const RopeArgs& rope) { return Blocks(rope.rows * rope.heads * (rope.rope_dim / 4), kThreads); }
-  int all() const { return pooled[0] + pooled[1] + window + query + index_query + history[0] + history[1]; }
+  int all() const { return pooled[0] + pooled[1] + window + query + index_query + history[0] + history[1] + mix; }
 };
 
 // An entry's latent to shared memory, two channels a thread.
@@ -102,6 +104,12 @@ __global__ void __launch_bounds__(kThreads) InputsKernel(const __grid_constant__
   StartNextKernel();
   const AttentionInputsArgs& a = inputs.a;
   int block = blockIdx.x;
+  if (block < inputs.mix) {
+    WaitForKernelsBefore();
+    if (threadIdx.x < 32) FinishMix<1, kStreams>(a.mix, block);
+    return;
+  }
+  block -= inputs.mix;
   const auto is = [&block](int blocks) {
     if (block < blocks) return true;
     block -= blocks;
@@ -142,7 +150,8 @@ bool Takes(const AttentionInputsArgs& a) {
   const RmsNormArgs& norm = a.query.norm;
   const bool heads = norm.rows == 0 || (norm.n % 4 == 0 && norm.x_stride % 4 == 0 && norm.y_stride % 4 == 0 && norm.n <= kHeadChunks * kLanesF);
   const std::int64_t rows = std::max({a.query.rope.rows, a.index_query.rows, a.window.rope.rows});
-  return rows <= kFewRows && heads && TurnsByFours(a.query.rope) && TurnsByFours(a.index_query) && PacksByBlocks(a.window) && TakesPooled(a.pooled[0]) && TakesPooled(a.pooled[1]);
+  const bool mixes = a.mix.rows == 0 || (a.mix.rows <= kFewRows && a.mix.streams == kStreams);
+  return rows <= kFewRows && mixes && heads && TurnsByFours(a.query.rope) && TurnsByFours(a.index_query) && PacksByBlocks(a.window) && TakesPooled(a.pooled[0]) && TakesPooled(a.pooled[1]);
 }
 
 void RunParts(CudaStream& stream, const AttentionInputsArgs& a) {
@@ -150,6 +159,7 @@ void RunParts(CudaStream& stream, const AttentionInputsArgs& a) {
   else CudaRope()(stream, a.query.rope);
   CudaRope()(stream, a.index_query);
   CudaNormRopePack()(stream, a.window);
+  CudaSinkhorn()(stream, a.mix);
   for (const PooledRowsArgs& pooled : a.pooled) {
     CudaCompress()(stream, pooled.compress);
     CudaStoreHistory()(stream, pooled.history);

@@ -21,8 +21,9 @@ struct AttentionInputsArgs {
   RopeArgs index_query;     // rope
   NormRopePackArgs window;  // norm_rope_pack
   PooledRowsArgs pooled[2];  // compress, store_history, norm_rope_pack: of entries and of index keys
+  SinkhornArgs mix;          // sinkhorn, which only the end of the site waits for
 
-  bool empty() const { return query.rope.rows + index_query.rows + window.rope.rows + OfPooled(pooled[0]) + OfPooled(pooled[1]) == 0; }
+  bool empty() const { return query.rope.rows + index_query.rows + window.rope.rows + OfPooled(pooled[0]) + OfPooled(pooled[1]) + mix.rows == 0; }
 
  private:
   static std::int64_t OfPooled(const PooledRowsArgs& p) { return p.pack.rope.rows + p.history.rows; }

@@ -13,6 +13,7 @@ void RunAttentionInputs(Stream& stream, const AttentionInputsArgs& a) {
   else CpuRope(isa)(stream, a.query.rope);
   CpuRope(isa)(stream, a.index_query);
   CpuNormRopePack(isa)(stream, a.window);
+  CpuSinkhorn(isa)(stream, a.mix);
   for (const PooledRowsArgs& pooled : a.pooled) {
     CpuCompress(isa)(stream, pooled.compress);
     CpuStoreHistory(isa)(stream, pooled.history);

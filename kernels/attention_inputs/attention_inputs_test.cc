@@ -28,6 +28,7 @@ struct InputsCase {
   RowFormat window, compressed, index_key;
   int ratio = 4;
   bool pools = true, overlap = true;  // pools: else the latents are there
+  int streams = 4;
 };
 std::ostream& operator<<(std::ostream& out, const InputsCase& c) { return out << c.name << ", " << c.rows << " rows from " << c.position; }
 
@@ -38,12 +39,12 @@ std::vector<InputsCase> Forms() {
   const RowFormat row_v4 = Fp8(512, 448, 64), key_v4{RowFormat::Kind::kHadamardFp4, 128, 0, 32};
   return {{.name = "V4, ratio 4", .heads = 64, .width = 512, .index_heads = 64, .index_width = 128, .window = row_v4, .compressed = row_v4, .index_key = key_v4},
           {.name = "V4, ratio 128", .heads = 64, .width = 512, .index_heads = 0, .window = row_v4, .compressed = row_v4, .ratio = 128, .overlap = false},
-          {.name = "V4, window alone", .heads = 8, .width = 512, .index_heads = 0, .window = row_v4, .ratio = 0},
+          {.name = "V4, window alone", .heads = 8, .width = 512, .index_heads = 0, .window = row_v4, .ratio = 0, .streams = 0},
           {.name = "V4.1", .heads = 6, .width = 512, .index_heads = 4, .index_width = 128, .norms = false, .window = Fp8(512, 512, 32),
            .compressed = {RowFormat::Kind::kFp4E4M3, 512, 0, 16}, .index_key = {RowFormat::Kind::kFp4E8M0, 128, 0, 32}, .ratio = 2, .pools = false},
           {.name = "unquantized", .window = {RowFormat::Kind::kBf16, 64}, .compressed = {RowFormat::Kind::kBf16, 64}, .index_key = {RowFormat::Kind::kBf16, 32}, .ratio = 3},
           {.name = "odd widths", .width = 70, .window = Fp8(70, 38, 32), .compressed = Fp8(70, 38, 32), .index_key = {RowFormat::Kind::kBf16, 30}, .ratio = 2},
-          {.name = "wide rows", .heads = 2, .width = 1024, .window = {RowFormat::Kind::kBf16, 1024}, .compressed = {RowFormat::Kind::kBf16, 640}, .index_key = {RowFormat::Kind::kBf16, 32}}};
+          {.name = "wide rows", .heads = 2, .width = 1024, .window = {RowFormat::Kind::kBf16, 1024}, .compressed = {RowFormat::Kind::kBf16, 640}, .index_key = {RowFormat::Kind::kBf16, 32}, .streams = 3}};
 }
 
 // A compressor of one sequence; entries that the step does not complete are none.
@@ -107,19 +108,20 @@ void ForgetPadding(const RowFormat& f, std::vector<std::byte>& rows) {
 
 class InputsProblem {
  public:
-  // Queries, index queries, window rows; those packed, twice; entries and keys packed; both histories.
+  // Queries, index queries, window rows; those packed, twice; entries and keys packed; both histories; mixing matrices.
   using Output = std::tuple<std::vector<std::uint16_t>, std::vector<std::uint16_t>, std::vector<std::uint16_t>, std::vector<std::byte>, std::vector<std::byte>, std::vector<std::byte>,
-                            std::vector<std::byte>, std::vector<float>, std::vector<float>>;
+                            std::vector<std::byte>, std::vector<float>, std::vector<float>, std::vector<float>>;
 
   explicit InputsProblem(const InputsCase& problem) : c(problem), entries(c, c.compressed, 5), keys(c, c.index_key, 6) {
     Inputs inputs(7);
     query = inputs.BF16(c.rows * c.heads * c.width, Recipe::kNormal), index_query = inputs.BF16(c.rows * c.index_heads * c.index_width, Recipe::kNormal);
     window = inputs.BF16(c.rows * c.window.width, Recipe::kNormal), weight = inputs.F32(c.window.width, Recipe::kNormal), angles = inputs.F32(kPositions * kRopeDim, Recipe::kNormal);
+    mix = inputs.F32(c.rows * c.streams * c.streams, Recipe::kNormal);
   }
 
   Output Run(const Implementation& implementation, bool joined) const {
     const std::vector<std::byte> rows(static_cast<std::size_t>(c.rows * c.window.row_bytes()) + kMargin, kUnwritten);
-    Output out = {query, index_query, window, rows, rows, entries.Unwritten(), keys.Unwritten(), entries.history, keys.history};
+    Output out = {query, index_query, window, rows, rows, entries.Unwritten(), keys.Unwritten(), entries.history, keys.history, mix};
     std::vector<std::uint16_t> latents = entries.latent, key_latents = keys.latent;
     CallMemory memory(implementation);
     const AttentionInputsArgs args = Place(memory, out, latents, key_latents);
@@ -150,6 +152,7 @@ class InputsProblem {
     args.window.rope = {kv, c.rows, 1, c.window.width, kRopeDim, table, at, false};
     args.window.pack = {c.window, kv, c.window.width, c.rows, flat, memory.Own(to)};
     if (c.ratio > 0) args.pooled[0] = entries.Place(memory, table, latents, std::get<7>(out), std::get<5>(out));
+    if (c.streams > 0) args.mix = {memory.InOut(std::get<9>(out)), c.rows, c.streams, 20, 1e-6f};
     if (c.index_heads > 0) args.pooled[1] = keys.Place(memory, table, key_latents, std::get<8>(out), std::get<6>(out));
     return args;
   }
@@ -166,6 +169,7 @@ class InputsProblem {
       parts.pack_rows(stream, rows.pack);
     };
     pack(a.window);
+    parts.sinkhorn(stream, a.mix);
     for (const PooledRowsArgs& pooled : a.pooled) {
       parts.compress(stream, pooled.compress);
       pack(pooled.pack);
@@ -176,7 +180,7 @@ class InputsProblem {
   const InputsCase c;
   const PoolProblem entries, keys;
   std::vector<std::uint16_t> query, index_query, window;
-  std::vector<float> weight, angles;
+  std::vector<float> weight, angles, mix;
 };
 
 void ExpectParts(const InputsCase& c) {

@@ -55,6 +55,7 @@ KernelTable MakeCudaTable(Profile profile) {
   table.rope = CudaRope();
   table.norm_rope = CudaNormRope();
   table.hc_mix = CudaHcMix();
+  table.sinkhorn = CudaSinkhorn();
   table.hc_collapse_norm = CudaHcCollapseNorm();
   table.hc_expand = CudaHcExpand();
   table.hc_site = CudaHcSite();

@@ -58,11 +58,20 @@ struct HcMixArgs {
   const float* base = nullptr;
   const float* scale = nullptr;  // [3]
   float rms_eps = 0.0f, hc_eps = 0.0f;
-  int sinkhorn_iters = 0;
+  int sinkhorn_iters = 0;  // 0: mix_TSS gets the logits, for sinkhorn
   bool read_out = false;
   float* pre_TS = nullptr;
   float* post_TS = nullptr;
   float* mix_TSS = nullptr;
+};
+
+// What hc_mix without iterations has left to do: logits to a doubly stochastic matrix, in place.
+struct SinkhornArgs {
+  float* mix_TSS = nullptr;
+  std::int64_t rows = 0;
+  int streams = 0;
+  int iterations = 0;
+  float eps = 0.0f;
 };
 
 // x = RMSNorm(bf16(sum_i pre_i X_i); weight).

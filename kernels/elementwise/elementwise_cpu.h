@@ -11,6 +11,7 @@ Kernel<RmsNormArgs> CpuRmsNorm(Isa isa);
 Kernel<RopeArgs> CpuRope(Isa isa);
 Kernel<NormRopeArgs> CpuNormRope(Isa isa);
 Kernel<HcMixArgs> CpuHcMix(Isa isa);
+Kernel<SinkhornArgs> CpuSinkhorn(Isa isa);
 Kernel<HcCollapseNormArgs> CpuHcCollapseNorm(Isa isa);
 Kernel<HcExpandArgs> CpuHcExpand(Isa isa);
 Kernel<HcSiteArgs> CpuHcSite(Isa isa);

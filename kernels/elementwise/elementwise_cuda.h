@@ -10,6 +10,7 @@ Kernel<RmsNormArgs> CudaRmsNorm();
 Kernel<RopeArgs> CudaRope();
 Kernel<NormRopeArgs> CudaNormRope();
 Kernel<HcMixArgs> CudaHcMix();
+Kernel<SinkhornArgs> CudaSinkhorn();
 Kernel<HcCollapseNormArgs> CudaHcCollapseNorm();
 Kernel<HcExpandArgs> CudaHcExpand();
 Kernel<HcSiteArgs> CudaHcSite();

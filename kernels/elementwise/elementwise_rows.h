@@ -9,6 +9,7 @@
   void RmsNormRows(const RmsNormArgs&, std::int64_t begin, std::int64_t end);         \
   void RopeRows(const RopeArgs&, std::int64_t begin, std::int64_t end);               \
   void HcMixRows(const HcMixArgs&, std::int64_t begin, std::int64_t end);             \
+  void SinkhornRows(const SinkhornArgs&, std::int64_t begin, std::int64_t end);       \
   void HcCollapseNormRows(const HcCollapseNormArgs&, std::int64_t begin, std::int64_t end); \
   void HcExpandRows(const HcExpandArgs&, std::int64_t begin, std::int64_t end);       \
   void CombineRows(const CombineArgs&, std::int64_t begin, std::int64_t end);         \

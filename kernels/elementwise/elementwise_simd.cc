@@ -84,10 +84,14 @@ void HcMixRow(const HcMixArgs& a, std::int64_t row) {
     if (kind == 1) a.post_TS[row * n + i - n] = Mul(2.0f, Sigmoid(logit));
     if (kind == 2) a.mix_TSS[row * n * n + i - 2 * n] = logit;
   }
-  if (!a.read_out) Sinkhorn(a.mix_TSS + row * n * n, n, a.sinkhorn_iters, a.hc_eps);
+  if (!a.read_out && a.sinkhorn_iters > 0) Sinkhorn(a.mix_TSS + row * n * n, n, a.sinkhorn_iters, a.hc_eps);
 }
 
 }  // namespace
+
+void SinkhornRows(const SinkhornArgs& a, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t t = begin; t < end; ++t) Sinkhorn(a.mix_TSS + t * a.streams * a.streams, a.streams, a.iterations, a.eps);
+}
 
 void EmbedRows(const EmbedArgs& a, std::int64_t begin, std::int64_t end) {
   for (std::int64_t t = begin; t < end; ++t) {

@@ -381,6 +381,24 @@ TEST(HcSite, HasTheBitsOfTheReference) {
   }
 }
 
+// The mixing matrix in two calls: a site without iterations leaves the logits, sinkhorn the rest.
+TEST(Sinkhorn, FinishesWhatASiteLeft) {
+  for (const int streams : {2, 4, 8}) {
+    for (const std::int64_t rows : {1, 5, 9}) {
+      HcSiteProblem p({{.rows = rows, .streams = streams, .hidden = 128}, true, false});
+      const HcSiteProblem::Output expected = ReferenceOf(p);
+      const int iterations = std::exchange(p.site.iterations, 0);
+      for (const Implementation& implementation : Implementations(Profile::kSm90, 2)) {
+        HcSiteProblem::Output y = RunOn(implementation, p);
+        CallMemory memory(implementation);
+        implementation.kernels().sinkhorn(implementation.stream(), {memory.InOut(std::get<4>(y)), rows, streams, iterations, HcMixProblem::kHcEps});
+        memory.Finish();
+        EXPECT_TRUE(SameOutputs(y, expected)) << Describe(rows, streams, 128, Recipe::kNormal) << ", " << implementation;
+      }
+    }
+  }
+}
+
 // Small integers: the sums are exact in every order, so truth rounded once has the same bits.
 TEST(HcExpand, LatticeSumsAreTruth) {
   const HcExpandProblem p({.rows = 3, .streams = 4, .hidden = 100, .recipe = Recipe::kLattice});
@@ -529,6 +547,7 @@ TEST(ElementwiseContract, IdsAreTheSameEverywhere) {
     EXPECT_EQ(table.rope.contract, "rope/F");
     EXPECT_EQ(table.norm_rope.contract, "norm_rope/F");
     EXPECT_EQ(table.hc_mix.contract, "hc_mix/F");
+    EXPECT_EQ(table.sinkhorn.contract, "sinkhorn/F");
     EXPECT_EQ(table.hc_collapse_norm.contract, "hc_collapse_norm/F");
     EXPECT_EQ(table.hc_expand.contract, "hc_expand/F");
     EXPECT_EQ(table.hc_site.contract, "hc_site/F");

@@ -182,7 +182,7 @@ class SiteEnd {
     if (lane < kStreams) a.mix.pre_TS[t * kStreams + lane] = pre;
     else if (lane < 2 * kStreams) a.mix.post_TS[t * kStreams + lane - kStreams] = Mul(2.0f, sigmoid);
     __syncwarp();
-    mix.Sinkhorn(a.mix.sinkhorn_iters, a.mix.hc_eps);
+    if (a.mix.sinkhorn_iters > 0) mix.Sinkhorn(a.mix.sinkhorn_iters, a.mix.hc_eps);
     if (lane < kPairs) a.mix.mix_TSS[t * kPairs + lane] = mix.c[0];
   }
 

@@ -137,15 +137,32 @@ __global__ void __launch_bounds__(kFinishThreads) CoefficientsKernel(const __gri
   MixingMatrix<kElements, kN> mix(n);
 #pragma unroll
   for (int i = 0; i < kElements; ++i) mix.c[i] = logit(2 * n + mix.Own(i), 2);
-  mix.Sinkhorn(a.sinkhorn_iters, a.hc_eps);
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    if (lane + 32 * i < n * n) a.mix_TSS[t * n * n + lane + 32 * i] = mix.c[i];
-  }
+  if (a.sinkhorn_iters > 0) mix.Sinkhorn(a.sinkhorn_iters, a.hc_eps);
+  mix.Store(a.mix_TSS + t * n * n);
+}
+
+// A warp a row.
+template <int kElements, int kN>
+__global__ void __launch_bounds__(kFinishThreads) SinkhornKernel(const __grid_constant__ SinkhornArgs a) {
+  BeginKernel();
+  const std::int64_t t = blockIdx.x * std::int64_t{kFinishThreads / 32} + threadIdx.x / 32;
+  if (t < a.rows) FinishMix<kElements, kN>(a, t);
+}
+
+void CheckStreams(int streams) {
+  if (streams > kMaxStreams) throw InputError("hyper-connections: " + std::to_string(streams) + " streams, expected at most 8 on a CUDA device");
+}
+
+void RunSinkhorn(Stream& stream, const SinkhornArgs& a) {
+  CheckStreams(a.streams);
+  if (a.rows == 0) return;
+  const auto kernel = a.streams == 4 ? &SinkhornKernel<1, 4> : a.streams * a.streams <= 32 ? &SinkhornKernel<1, 0> : &SinkhornKernel<2, 0>;
+  Launch(kernel, Blocks(a.rows, kFinishThreads / 32), kFinishThreads, 0, AsCuda(stream), a);
+  CheckLaunch("sinkhorn");
 }
 
 void RunHcMix(Stream& s, const HcMixArgs& a) {
-  if (a.streams > kMaxStreams) throw InputError("hyper-connections: " + std::to_string(a.streams) + " streams, expected at most 8 on a CUDA device");
+  CheckStreams(a.streams);
   if (a.rows == 0) return;
   CudaStream& stream = AsCuda(s);
   const int outputs = a.read_out ? a.streams : 2 * a.streams + a.streams * a.streams;
@@ -275,6 +292,7 @@ void RunHcExpand(Stream& stream, const HcExpandArgs& a) {
 }  // namespace
 
 Kernel<HcMixArgs> CudaHcMix() { return {&RunHcMix, "hc_mix/F"}; }
+Kernel<SinkhornArgs> CudaSinkhorn() { return {&RunSinkhorn, "sinkhorn/F"}; }
 Kernel<HcCollapseNormArgs> CudaHcCollapseNorm() { return {&RunHcCollapseNorm, "hc_collapse_norm/F"}; }
 Kernel<HcExpandArgs> CudaHcExpand() { return {&RunHcExpand, "hc_expand/F"}; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/elementwise/elementwise.h"
 
 namespace lockstep::kernels {
 
@@ -14,6 +15,18 @@ struct MixingMatrix {
   const int n;
 
   __device__ explicit MixingMatrix(int streams) : n(kN > 0 ? kN : streams) {}
+
+  // To and from memory [n][n].
+  __device__ void Load(const float* matrix) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) c[i] = matrix[Own(i)];
+  }
+  __device__ void Store(float* matrix) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (const int e = static_cast<int>(threadIdx.x & 31) + 32 * i; e < n * n) matrix[e] = c[i];
+    }
+  }
 
   __device__ float Element(int e) const {
     float value = __shfl_sync(0xffffffffu, c[0], e & 31);
@@ -108,5 +121,16 @@ struct MixingMatrix {
   // The number of this lane's i-th element; lanes past the matrix repeat the last one.
   __device__ int Own(int i) const { return min(static_cast<int>(threadIdx.x & 31) + 32 * i, n * n - 1); }
 };
+
+// Row t's matrix by a warp; its logits are there.
+template <int kElements, int kN>
+__device__ void FinishMix(const SinkhornArgs& a, std::int64_t t) {
+  float* matrix = a.mix_TSS + t * a.streams * a.streams;
+  MixingMatrix<kElements, kN> mix(a.streams);
+  mix.Load(matrix);
+  __syncwarp();
+  mix.Sinkhorn(a.iterations, a.eps);
+  mix.Store(matrix);
+}
 
 }  // namespace lockstep::kernels

@@ -5,6 +5,7 @@
 
 #include "kernels/device/dots.cuh"
 #include "kernels/device/launch.cuh"
+#include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/pair_groups/pair_groups_cuda.h"
 #include "kernels/router/router_choice.cuh"
 #include "kernels/router/router_cuda.h"
@@ -91,16 +92,16 @@ void RunFewRows(CudaStream& stream, const FewRowsRouter& call) {
     const auto kernel = &FewRowsRouterKernel<kRows, items()>;
     const std::size_t bytes = call.shared_bytes();
     AllowShared(kernel, stream.device());
-    Launch(kernel, static_cast<unsigned>(call.score_blocks() + call.router.rows), FewRowsRouter::kThreads, bytes, stream, call);
+    Launch(kernel, static_cast<unsigned>(call.score_blocks() + call.mix.rows + call.router.rows), FewRowsRouter::kThreads, bytes, stream, call);
   });
 }
 
-// `groups`: null, or those of a single row.
-void Run(CudaStream& stream, const RouterArgs& a, const PairGroupsArgs* groups) {
+// `groups`: null, or those of a single row. `mix`: of few rows, or without any.
+void Run(CudaStream& stream, const RouterArgs& a, const PairGroupsArgs* groups, const SinkhornArgs& mix) {
   if (a.experts > kMaxExperts) throw InputError("router: " + std::to_string(a.experts) + " experts, expected at most 1024 on a CUDA device");
   if (a.rows == 0) return;
   if (!FewRowsRouter::Takes(a)) return RunManyRows(stream, a);
-  FewRowsRouter call{a, groups ? *groups : PairGroupsArgs{}, nullptr};
+  FewRowsRouter call{a, groups ? *groups : PairGroupsArgs{}, nullptr, mix};
   call.words = reinterpret_cast<LaneWord*>(stream.ZeroedScratch(static_cast<std::size_t>(a.rows * a.experts) * sizeof(LaneWord)));
   if (a.rows == 1) RunFewRows<1>(stream, call);
   else if (a.rows <= 4) RunFewRows<4>(stream, call);
@@ -108,13 +109,15 @@ void Run(CudaStream& stream, const RouterArgs& a, const PairGroupsArgs* groups) 
 }
 
 void RunRouter(Stream& stream, const RouterArgs& a) {
-  Run(AsCuda(stream), a, nullptr);
+  Run(AsCuda(stream), a, nullptr, {});
   CheckLaunch("router");
 }
 
 void RunRoute(Stream& stream, const RouteArgs& a) {
   const bool together = a.router.rows == 1 && a.groups.rows == 1 && FewRowsRouter::Takes(a.router);
-  Run(AsCuda(stream), a.router, together ? &a.groups : nullptr);
+  const bool mixes = FewRowsRouter::Takes(a.router) && a.router.rows > 0 && a.mix.rows <= FewRowsRouter::kMaxRows && a.mix.streams == FewRowsRouter::kStreams;
+  Run(AsCuda(stream), a.router, together ? &a.groups : nullptr, mixes ? a.mix : SinkhornArgs{});
+  if (!mixes) CudaSinkhorn()(stream, a.mix);
   if (!together) CudaPairGroups()(stream, a.groups);
   CheckLaunch("route");
 }

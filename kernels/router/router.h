@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/device/stream.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/pair_groups/pair_groups.h"
 
 namespace lockstep::kernels {
@@ -25,10 +26,12 @@ struct RouterArgs {
   float* weights_TK = nullptr;
 };
 
-// The router, then pair_groups of what it wrote: groups has the router's experts_TK, weights_TK, top_k and experts, and its rows.
+// The router, then pair_groups of what it wrote: groups has the router's experts_TK, weights_TK, top_k and experts, and its rows. Beside them sinkhorn,
+// which only the end of the site waits for.
 struct RouteArgs {
   RouterArgs router;
   PairGroupsArgs groups;
+  SinkhornArgs mix;  // without rows: absent
 };
 
 }  // namespace lockstep::kernels

@@ -76,17 +76,19 @@ struct RouterProblem : RouterCase {
 // The choice and its pairs, the shared expert's among them.
 struct RouteProblem {
   using Ints = std::vector<std::int32_t>;
-  // experts, weights; of the groups: count, begin, active, their number, token, weight, pair of a choice, NaN flag
-  using Output = std::tuple<Ints, std::vector<float>, Ints, Ints, Ints, Ints, Ints, std::vector<float>, Ints, Ints>;
+  // experts, weights; of the groups: count, begin, active, their number, token, weight, pair of a choice, NaN flag; mixing matrices
+  using Output = std::tuple<Ints, std::vector<float>, Ints, Ints, Ints, Ints, Ints, std::vector<float>, Ints, Ints, std::vector<float>>;
   static constexpr auto kKernel = &KernelTable::route;
   RouterProblem router;
+  int streams = 4;
+  std::vector<float> logits;  // of the matrices
 
-  explicit RouteProblem(const RouterCase& c) : router(c) {}
+  explicit RouteProblem(const RouterCase& c) : router(c) { logits = Inputs(19).F32(router.rows * streams * streams, Recipe::kNormal); }
   std::int64_t pairs() const { return router.rows * (router.top_k + 1); }
   Output Start() const {
     const std::int64_t groups = router.experts + 1, choices = router.rows * router.top_k;
     return {UnwrittenInt(choices), UnwrittenF32(choices), UnwrittenInt(groups), UnwrittenInt(groups), UnwrittenInt(groups), UnwrittenInt(1),
-            UnwrittenInt(pairs()), UnwrittenF32(pairs()), UnwrittenInt(choices), Ints{0}};
+            UnwrittenInt(pairs()), UnwrittenF32(pairs()), UnwrittenInt(choices), Ints{0}, logits};
   }
   RouteArgs Place(CallMemory& memory, Output& y) const {
     RouteArgs args;
@@ -104,6 +106,7 @@ struct RouteProblem {
                    .weight = memory.InOut(std::get<7>(y)),
                    .pair_of_TK = memory.InOut(std::get<8>(y)),
                    .nan_flag = memory.InOut(std::get<9>(y))};
+    args.mix = {memory.InOut(std::get<10>(y)), router.rows, streams, 20, 1e-6f};
     return args;
   }
   Work work() const { return router.work(); }

@@ -1,6 +1,7 @@
 #include "kernels/router/router_cpu.h"
 
 #include "kernels/device/cpu_rows.h"
+#include "kernels/elementwise/elementwise_cpu.h"
 #include "kernels/router/router_rows.h"
 
 namespace lockstep::kernels {
@@ -10,6 +11,7 @@ template <Isa isa>
 void RunRoute(Stream& stream, const RouteArgs& a) {
   CpuRouter(isa)(stream, a.router);
   CpuPairGroups()(stream, a.groups);
+  CpuSinkhorn(isa)(stream, a.mix);
 }
 
 }  // namespace

@@ -5,17 +5,19 @@
 #include "kernels/device/dots.cuh"
 #include "kernels/device/lane_words.cuh"
 #include "kernels/device/launch.cuh"
+#include "kernels/elementwise/mixing_matrix.cuh"
 #include "kernels/pair_groups/pair_groups_few.cuh"
 #include "kernels/router/router_choice.cuh"
 
 namespace lockstep::kernels {
 
 struct FewRowsRouter {
-  static constexpr int kThreads = 64, kExpertsOfBlock = kThreads / 32, kMaxRows = 8;
+  static constexpr int kThreads = 256, kExpertsOfBlock = 2, kMaxRows = 8, kStreams = 4;  // warps without an expert copy, and group pairs
 
   RouterArgs router;
   PairGroupsArgs groups;  // of the row, if experts_TK is set
   LaneWord* words;        // [rows][experts]
+  SinkhornArgs mix;       // of kStreams streams, if there are rows
 
   static bool Takes(const RouterArgs& a) { return a.rows <= kMaxRows && a.hidden % 8 == 0 && a.experts <= kMaxExperts; }
   int score_blocks() const { return (router.experts + kExpertsOfBlock - 1) / kExpertsOfBlock; }
@@ -101,14 +103,21 @@ __device__ void EndRow(const FewRowsRouter& call, std::int64_t t, std::byte* mem
   GroupFewPairs(call.groups, expert, weight);
 }
 
-// Blocks: two experts each, then one for each row that ends it and has to start last.
+// Blocks: two experts each, one a row's mixing matrix, then one for each row that ends it and has to start last.
 template <int kRows, int kItems>
 __global__ void __launch_bounds__(FewRowsRouter::kThreads) FewRowsRouterKernel(const __grid_constant__ FewRowsRouter call) {
   StartNextKernel();
   extern __shared__ __align__(16) std::byte memory[];
-  const int row = static_cast<int>(blockIdx.x) - (call.router.experts + FewRowsRouter::kExpertsOfBlock - 1) / FewRowsRouter::kExpertsOfBlock;
-  if (row < 0) ScoreExperts<kRows>(call, memory);
-  else EndRow<kItems>(call, row, memory);
+  const int mixed = static_cast<int>(blockIdx.x) - (call.router.experts + FewRowsRouter::kExpertsOfBlock - 1) / FewRowsRouter::kExpertsOfBlock;
+  const int row = mixed - static_cast<int>(call.mix.rows);
+  if (mixed < 0) {
+    ScoreExperts<kRows>(call, memory);
+  } else if (row < 0) {
+    WaitForKernelsBefore();
+    if (threadIdx.x < 32) FinishMix<1, FewRowsRouter::kStreams>(call.mix, mixed);
+  } else {
+    EndRow<kItems>(call, row, memory);
+  }
 }
 
 }  // namespace lockstep::kernels

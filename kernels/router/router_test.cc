@@ -171,10 +171,12 @@ TEST(Router, ANanMarksItsRowAlone) {
   }
 }
 
-// The reference's choice, its pairs by a stable sort.
+// The reference's choice, its pairs by a stable sort; the mixing matrices by the operation that elementwise_test holds to the reference.
 RouteProblem::Output ReferenceOf(const RouteProblem& p) {
   RouteProblem::Output expected = p.Start();
-  auto& [experts, weights, count, begin, active, num_active, token, weight, pair_of, nan] = expected;
+  const Implementation generic = Implementations(Profile::kSm90).front();
+  generic.kernels().sinkhorn(generic.stream(), {std::get<10>(expected).data(), p.router.rows, p.streams, 20, 1e-6f});
+  auto& [experts, weights, count, begin, active, num_active, token, weight, pair_of, nan, mix] = expected;
   std::tie(experts, weights) = ReferenceOf(p.router);
   const int all = p.router.experts, top_k = p.router.top_k;
   std::int32_t pair = 0, groups = 0;
@@ -214,7 +216,7 @@ TEST(Route, OneRowWithAnExpertTwiceOrNone) {
   ExpectEverywhere(p, ReferenceOf(p), Profile::kSm90, "twice");
   p.router.x_TE[5] = kPoisonBF16;
   for (const Implementation& implementation : Implementations(Profile::kSm90)) {
-    const auto [experts, weights, count, begin, active, num_active, token, weight, pair_of, nan] = RunOn(implementation, p);
+    const auto [experts, weights, count, begin, active, num_active, token, weight, pair_of, nan, mix] = RunOn(implementation, p);
     for (std::size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(experts[i], -1);
       EXPECT_EQ(pair_of[i], 0);

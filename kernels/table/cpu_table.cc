@@ -20,6 +20,7 @@ KernelTable MakeCpuTable(Isa isa, Profile profile) {
   table.rope = CpuRope(isa);
   table.norm_rope = CpuNormRope(isa);
   table.hc_mix = CpuHcMix(isa);
+  table.sinkhorn = CpuSinkhorn(isa);
   table.hc_collapse_norm = CpuHcCollapseNorm(isa);
   table.hc_expand = CpuHcExpand(isa);
   table.hc_site = CpuHcSite(isa);

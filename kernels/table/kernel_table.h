@@ -29,6 +29,7 @@ struct KernelTable {
   Kernel<RopeArgs> rope;
   Kernel<NormRopeArgs> norm_rope;
   Kernel<HcMixArgs> hc_mix;
+  Kernel<SinkhornArgs> sinkhorn;
   Kernel<HcCollapseNormArgs> hc_collapse_norm;
   Kernel<HcExpandArgs> hc_expand;
   Kernel<HcSiteArgs> hc_site;

@@ -39,7 +39,7 @@ TEST(Implementations, ShareNoKernel) {
   for (const Implementation& implementation : Implementations(Profile::kSm90)) {
     const KernelTable& t = implementation.kernels();
     const auto add = [&](const auto& kernel) { kernels.insert(reinterpret_cast<void*>(kernel.run)); };
-    add(t.embed), add(t.rms_norm), add(t.rope), add(t.norm_rope), add(t.hc_mix), add(t.hc_collapse_norm), add(t.hc_expand), add(t.hc_site),
+    add(t.embed), add(t.rms_norm), add(t.rope), add(t.norm_rope), add(t.hc_mix), add(t.sinkhorn), add(t.hc_collapse_norm), add(t.hc_expand), add(t.hc_site),
         add(t.linear), add(t.linear_set);
     add(t.pack_rows), add(t.norm_rope_pack), add(t.unpack_rows), add(t.compress), add(t.store_history), add(t.attention_inputs), add(t.index_select),
         add(t.attention);
