@@ -88,7 +88,7 @@ __device__ void WalkLanes(const HcSiteArgs& a, std::int64_t t, int dot, int lane
   SendLane(words + dot * kLanesF + lane0 + lane, sum);
 }
 
-// The block that ends a row: five warps gather the dots; then four collapse, one makes the coefficients and four store the streams.
+// The block that ends a row: five warps gather the dots, all collapse; then four norm, one makes the coefficients and four store the streams.
 class SiteEnd {
  public:
   __device__ SiteEnd(const HcSiteArgs& args, std::int64_t row, LaneWord* row_words, std::byte* memory)
@@ -114,7 +114,9 @@ class SiteEnd {
     __syncthreads();
     const int output = min(static_cast<int>(threadIdx.x & 31), kOutputs - 1);
     const float logit = Logit(dots, output, terms[output]), sigmoid = contract::Sigmoid(logit), pre = Add(sigmoid, a.mix.hc_eps);
-    if (threadIdx.x < kLanesF) Collapse(pre, lanes);
+    Collapse(pre);
+    __syncthreads();
+    if (threadIdx.x < kLanesF) Norm(lanes);
     else if (threadIdx.x < kLanesF + 32) StoreCoefficients(logit, sigmoid, pre);
     else StoreStreams();
   }
@@ -145,22 +147,33 @@ class SiteEnd {
     return Add(Mul(Mul(dots[output], r), scale_base.x), scale_base.y);
   }
 
-  // Four warps: thread l has the channels of the norm's lane l. `own_pre` of lane s is this site's coefficient of stream s.
-  __device__ void Collapse(float own_pre, float* lanes) {
-    const int lane = threadIdx.x;
+  // `own_pre` of lane s is this site's coefficient of stream s.
+  __device__ void Collapse(float own_pre) const {
     const bool own = a.collapse.pre_TS == a.mix.pre_TS;
     float pre[kStreams];
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) pre[s] = own ? __shfl_sync(0xffffffffu, own_pre, s) : a.collapse.pre_TS[t * kStreams + s];
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int d = lane; d < n; d += kLanesF) {
-      float y = Mul(pre[0], BF16Value(streams[d]));
+#pragma unroll 1
+    for (int d = 8 * threadIdx.x; d < n; d += 8 * kThreads) {
+      Channels<8> y;
 #pragma unroll
-      for (int s = 1; s < kStreams; ++s) y = Fma(pre[s], BF16Value(streams[s * n + d]), y);
-      const auto bits = static_cast<std::uint16_t>(PackBF16(y, 0.0f));
-      collapsed[d] = bits;
-      sum = Fma(BF16Value(bits), BF16Value(bits), sum);
+      for (int s = 0; s < kStreams; ++s) {
+        const Channels<8> x = Channels<8>::Load(streams + s * n + d);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) y.value[i] = s == 0 ? Mul(pre[0], x.value[i]) : Fma(pre[s], x.value[i], y.value[i]);
+      }
+      y.Store(collapsed + d);
+    }
+  }
+
+  // Four warps: thread l sums up the norm's lane l.
+  __device__ void Norm(float* lanes) const {
+    const int lane = threadIdx.x;
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int d = lane; d < n; d += kLanesF) {
+      const float y = BF16Value(collapsed[d]);
+      sum = Fma(y, y, sum);
     }
     lanes[lane] = sum;
     asm volatile("bar.sync 1, %0;" ::"n"(kLanesF) : "memory");  // of these four warps
