@@ -1,11 +1,14 @@
-// BF16 linears: few rows by a warp a K segment of eight columns, many by 64 x 64 tiles. A product's order inside a block of 16 is free, so that a thread
+// BF16 linears: few rows by a warp a K segment of eight columns, more by 64 x 64 tiles, many of one input by 128 x 128. A product's order inside a block of 16 is free, so that a thread
 // may take four neighbouring channels as its share of the block. Contract: docs/numerics.md sections 2 and 3.
 #include "kernels/linear/dense_bf16.h"
+
+#include <tuple>
 
 #include "kernels/contract/segments.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ldmatrix.cuh"
+#include "kernels/linear/dense_wide.cuh"
 
 namespace lockstep::kernels {
 namespace {
@@ -162,12 +165,44 @@ __global__ void __launch_bounds__(kTileThreads, 2) DenseTileKernel(const __grid_
   }
 }
 
-}  // namespace
-
-bool RunDenseBf16(CudaStream& stream, const LinearArgs& a) {
+bool Takes(const LinearArgs& a) {
   const LinearSpec& spec = *a.spec;
   if (spec.kind != LinearSpec::Kind::kBF16 || spec.in_features % contract::kSegmentBlock != 0 || a.x_stride % 8 != 0) return false;
-  if ((reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.blob + spec.weight)) % 16 != 0) return false;
+  return (reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.blob + spec.weight)) % 16 == 0;
+}
+
+constexpr std::int64_t kManyRows = 1024, kMostWideRows = 65535 * std::int64_t{WideDense::kTile};  // of a grid
+constexpr int kReservedBytes = 1024;  // of shared memory, of every block
+
+}  // namespace
+
+bool DenseBf16Set::Add(CudaStream& stream, const LinearArgs& a) {
+  if (!Takes(a) || a.rows < kManyRows || a.rows > kMostWideRows || linears_.size() == kMaxDenseParts) return false;
+  if (WideDense::kSharedBytes + kReservedBytes > stream.shared_bytes()) return false;
+  const auto input = [](const LinearArgs& l) { return std::make_tuple(l.x, l.x_stride, l.rows, l.spec->in_features); };
+  if (!linears_.empty() && input(*linears_.front()) != input(a)) return false;
+  linears_.push_back(&a);
+  return true;
+}
+
+void DenseBf16Set::Run(CudaStream& stream) const {
+  if (linears_.empty()) return;
+  const LinearArgs& any = *linears_.front();
+  WideDenseCall call{any.x, any.x_stride, any.rows, static_cast<int>(any.spec->in_features), 0, {}};
+  int tiles = 0;
+  for (const LinearArgs* a : linears_) {
+    const auto out = static_cast<int>(a->spec->out_features);
+    tiles += static_cast<int>(Blocks(out, WideDense::kTile));
+    call.part[call.parts++] = {reinterpret_cast<const std::uint16_t*>(a->blob + a->spec->weight), a->y_bf16, a->y_fp32, a->y_stride, out, tiles};
+  }
+  AllowShared(WideDenseKernel, stream.device());
+  Launch(WideDenseKernel, dim3(static_cast<unsigned>(tiles), Blocks(call.rows, WideDense::kTile)), WideDense::kThreads, WideDense::kSharedBytes, stream, call);
+  CheckLaunch("linear");
+}
+
+bool RunDenseBf16(CudaStream& stream, const LinearArgs& a) {
+  if (!Takes(a)) return false;
+  const LinearSpec& spec = *a.spec;
   const DenseCall call{reinterpret_cast<const std::uint16_t*>(a.blob + spec.weight), a.x, a.x_stride, a.rows, a.y_stride, a.y_bf16, a.y_fp32,
                        spec.out_features, spec.in_features};
   if (a.rows == 0) return true;

@@ -305,14 +305,16 @@ auto LaunchOf(const LinearArgs& a) {
 
 void RunLinears(CudaStream& stream, const std::vector<LinearArgs>& linears) {
   std::map<decltype(LaunchOf(LinearArgs())), std::vector<const LinearArgs*>> launches;
+  DenseBf16Set dense;
   for (const LinearArgs& a : linears) {
     if (a.rows == 0) continue;
     if (a.spec->kind == Kind::kExl3) {
       launches[LaunchOf(a)].push_back(&a);
-    } else if (const LinearArgs* alone = &a; !RunDenseBf16(stream, a)) {
+    } else if (const LinearArgs* alone = &a; !dense.Add(stream, a) && !RunDenseBf16(stream, a)) {
       RunSideBySide(stream, &alone, 1);
     }
   }
+  dense.Run(stream);
   for (const auto& [launch, members] : launches) {
     for (std::size_t i = 0; i < members.size(); i += kMaxLinearParts) {
       RunSideBySide(stream, &members[i], static_cast<int>(std::min<std::size_t>(kMaxLinearParts, members.size() - i)));

@@ -114,6 +114,16 @@ TEST(LinearSet, IsItsLinears) {
   for (const std::int64_t rows : {1, 2, 5, 8, 9, 40, 130}) CheckSameBits(Projections(rows), rows);
 }
 
+// BF16 linears share tiles of rows where these are very many; nine are more than go together, and the last two begin or end elsewhere.
+TEST(LinearSet, IsItsBF16LinearsOfVeryManyRows) {
+  constexpr std::int64_t kRows = 1042;
+  std::vector<Member> members;
+  for (const std::int64_t out : {64, 130, 1, 128, 256, 8, 16, 24, 32, 40, 48}) members.push_back({{.kind = Kind::kBF16, .out = out, .in = kIn}, 0, kRows, out % 3 == 1});
+  members[9].first = 3, members[9].rows = kRows - 3;
+  members[10].rows = 1028;
+  CheckSameBits(members, kRows);
+}
+
 TEST(LinearSet, TakesRowsOfItsOwnForEach) {
   std::vector<Member> members = Projections(6);
   members[0].rows = 3;

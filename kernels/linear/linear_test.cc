@@ -275,11 +275,15 @@ TEST(LinearAgainstReference, SlicesOfRows) {
 // The device alone, where there is one: more rows than its tiles have, for every form that it computes.
 class LinearOnDevice : public testing::TestWithParam<Implementation> {};
 
-void CheckManyRows(const Implementation& implementation, Setup setup) {
-  setup.rows = {1, 2, 5, 8, 16, 17, 64, 130, 300};
+void CheckRows(const Implementation& implementation, Setup setup, const std::vector<std::int64_t>& rows) {
+  setup.rows = rows;
   const Problem problem(setup);
   ExpectTrustworthy(problem.expected_TN());
   problem.Check(implementation);
+}
+
+void CheckManyRows(const Implementation& implementation, const Setup& setup) {
+  CheckRows(implementation, setup, {1, 2, 5, 8, 16, 17, 64, 130, 300});
 }
 
 TEST_P(LinearOnDevice, IntegerMul1AtEveryRateAndManyRows) {
@@ -319,6 +323,13 @@ TEST_P(LinearOnDevice, StoredFormsAndManyRows) {
                                  .numerics = {.fake_quant = fake_quant},
                                  .activation_block = weight.block == 128 ? 128 : 32});
     }
+  }
+}
+
+// As many rows as are multiplied by the widest tiles, with K segments that are full, short and empty.
+TEST_P(LinearOnDevice, BF16OfVeryManyRows) {
+  for (const std::int64_t in : {128, 384, 640, 1152}) {
+    for (const std::int64_t out : {37, 200}) CheckRows(GetParam(), {.weight = {.kind = Kind::kBF16, .out = out, .in = in}}, {1024, 1153});
   }
 }
 

@@ -144,7 +144,7 @@ class RouterTile {
 __global__ void __launch_bounds__(RouterTile::kThreads, 1) RouterTileKernel(const __grid_constant__ DotRows d, RouterScores to) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   BeginKernel();
-  extern __shared__ __align__(128) std::byte memory[];
+  extern __shared__ __align__(16) std::byte memory[];
   RouterTile(d, *reinterpret_cast<RouterTile::Shared*>(memory)).Run(to);
 #endif
 }
