@@ -197,12 +197,12 @@ __device__ __forceinline__ void MultiplyShareOfJob(const Exl3Job& job, SmallShar
   }
 }
 
-// Leaves the segment's sums and its part of the corrections.
-template <class Sums>
+// Leaves the segment's sums and its part of the corrections. `kShare`: several groups of warps may share the segment.
+template <class Sums, bool kShare>
 __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPlace& place) {
   extern __shared__ uint4 shared_words[];
   auto* shared = reinterpret_cast<std::byte*>(shared_words);
-  const int group = static_cast<int>(threadIdx.x) / kSmallThreads, groups = static_cast<int>(blockDim.x) / kSmallThreads;
+  const int group = kShare ? static_cast<int>(threadIdx.x) / kSmallThreads : 0, groups = kShare ? static_cast<int>(blockDim.x) / kSmallThreads : 1;
   const SmallLayout layout = SmallLayout::Of<Sums::kForm>(max(call.in, call.down.in), call.max_tile_rows, groups);
   SmallShare(place, groups, shared + layout.rings).FetchFirst(place.job.bits_x2);
   PrefetchScales(call, place);
@@ -256,7 +256,7 @@ __device__ inline void FindPlace(const Exl3Call& call, SmallPlace& place) {
 }
 
 // A block of four for 128 outputs of some part of a tile.
-template <class Sums>
+template <class Sums, bool kShare>
 __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
   __shared__ SmallPlace place;
   BeginSmall(call);
@@ -266,18 +266,18 @@ __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
     WaitForKernelsBefore();  // this kernel must not end before the one before it
     return;
   }
-  SmallProduct<Sums>(call, place);
+  SmallProduct<Sums, kShare>(call, place);
   FinishSmall<Sums::kForm>(call, place);
 }
 
 // Blocks of gate, up and down that a multiprocessor runs at once: enough to keep it busy. With more, all experts' gates and ups would end together, and
-// nothing would run while the last are finished; and multiprocessors that are free early would take more than their share.
+// nothing would run while the last are finished; multiprocessors that are free early would take more than their share; and registers would be fewer.
 inline constexpr int kBlocksAtOnce = 5;
 
-// Launches `kernel` over all tiles of the call; no job's warps need rings of more than `ring_bytes`. Groups of warps are as many as fill the device and
-// have 128-blocks to share.
+// Launches `share` over all tiles of the call, or, where gates, ups and downs fill the device with one group of warps a block, `alone`; no job's warps need
+// rings of more than `ring_bytes`. Groups of warps are as many as fill the device and have 128-blocks to share.
 template <Exl3Form kForm, class Kernel>
-void LaunchSmall(Kernel* kernel, const Exl3Call& call, int ring_bytes, CudaStream& stream) {
+void LaunchSmall(Kernel* share, Kernel* alone, const Exl3Call& call, int ring_bytes, CudaStream& stream) {
   const int most_in = std::max(call.in, call.down.in);
   const auto shared = [&](int groups) { return SmallLayout::Of<kForm>(most_in, call.max_tile_rows, groups).rings + groups * kSmallWarps * ring_bytes; };
   const std::int64_t blocks = (std::int64_t{call.outputs()} + call.down.outputs) * contract::kSegments * call.tiles.count, processors = stream.processors();
@@ -289,7 +289,9 @@ void LaunchSmall(Kernel* kernel, const Exl3Call& call, int ring_bytes, CudaStrea
   int groups = 1;
   while (kForm != Exl3Form::kHalf && groups < kMaxSmallGroups && fits(2 * groups)) groups *= 2;
   constexpr int kOfBlock = 2048;  // what a block takes beside its dynamic shared memory, at most
-  const int most = call.down.codes.codes && groups == 1 ? stream.shared_bytes() / kBlocksAtOnce - kOfBlock : 0;
+  const bool capped = call.down.codes.codes && groups == 1;
+  const int most = capped ? stream.shared_bytes() / kBlocksAtOnce - kOfBlock : 0;
+  Kernel* kernel = capped ? alone : share;
   AllowShared(kernel, stream.device());
   Launch(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(std::max(shared(groups), most)), stream,
          call);

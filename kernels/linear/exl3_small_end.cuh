@@ -66,7 +66,7 @@ __device__ inline void AnnounceInputs(const Exl3Call& call, int tile, int block)
   if (threadIdx.x != 0) return;
   std::int32_t* ready = call.down.ready + tile * contract::kSegments;
   for (int s = 1; s < contract::kSegments; ++s) ready += block >= contract::FirstBlock(call.down.in / 128, s);
-  asm volatile("red.add.release.gpu.global.s32 [%0], 1;" ::"l"(ready) : "memory");
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(ready) : "memory");
 }
 
 // Waits for the inputs of a block of down. Those who leave them have earlier blocks, so they have started and end without it. Who waits counts too, so

@@ -5,13 +5,16 @@ namespace lockstep::kernels {
 namespace {
 
 __global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallHalfKernel(const __grid_constant__ Exl3Call call) {
-  SmallBlock<HalfSums>(call);
+  SmallBlock<HalfSums, true>(call);
+}
+__global__ void __launch_bounds__(kSmallThreads, kBlocksAtOnce) Exl3ExpertsHalfKernel(const __grid_constant__ Exl3Call call) {
+  SmallBlock<HalfSums, false>(call);
 }
 
 }  // namespace
 
 void LaunchExl3SmallHalf(const Exl3Call& call, int ring_bytes, CudaStream& stream) {
-  LaunchSmall<Exl3Form::kHalf>(Exl3SmallHalfKernel, call, ring_bytes, stream);
+  LaunchSmall<Exl3Form::kHalf>(Exl3SmallHalfKernel, Exl3ExpertsHalfKernel, call, ring_bytes, stream);
 }
 
 }  // namespace lockstep::kernels
