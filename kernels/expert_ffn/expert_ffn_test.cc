@@ -194,6 +194,23 @@ TEST(ExpertFfnAgainstReference, MixedFormsOddSizesAndEmptyJobs) {
                         {1, 3});
 }
 
+// Few rows of byte and word codes side by side, as routed experts and a shared one of more bits are.
+TEST(ExpertFfnAgainstReference, CodesOfBothWidths) {
+  const std::vector<ExpertForm> experts = {Uniform(Trellis(6)), Uniform(Trellis(4)), {.gate = Trellis(6), .up = Trellis(10), .down = Trellis(5)}, Uniform(Trellis(10))};
+  for (const std::int64_t rows : {1, 2, 3, 8}) {
+    CheckAgainstReference({.experts = experts, .rows = {1, rows, 1, rows}, .tokens = rows, .hidden = 256, .features = 128}, {2});
+  }
+}
+
+// Inputs so long, and blocks so few, that more warps share each segment.
+TEST(ExpertFfnAgainstReference, LongInputsOfOneExpert) {
+  for (const int bits_x2 : {6, 10}) {
+    for (const std::int64_t rows : {1, 2, 5}) {
+      CheckAgainstReference({.experts = {Uniform(Trellis(bits_x2))}, .rows = {rows}, .tokens = rows, .hidden = 1280, .features = 640}, {2});
+    }
+  }
+}
+
 // More rows than a chunk and than a batch.
 TEST(ExpertFfnAgainstReference, ManyRows) {
   CheckAgainstReference({.experts = {Uniform(Trellis(6)), Uniform(Trellis(4)), Uniform(Trellis(6))},

@@ -86,6 +86,16 @@ TEST(DeviceMadeJobs, DecodeOfOneToken) {
   CheckSameBits({.experts = std::vector<ExpertForm>(6, Trellis(6)), .rows = {1, 0, 1, 1, 0, 1}, .tokens = 1, .hidden = 256, .features = 128});
 }
 
+TEST(DeviceMadeJobs, CodesOfBothWidths) {
+  for (const std::int64_t tokens : {1, 8}) {
+    CheckSameBits({.experts = {Trellis(6), Trellis(6), Trellis(10), Trellis(4), Trellis(10)},
+                   .rows = {1, 0, 1, tokens, tokens},
+                   .tokens = tokens,
+                   .hidden = 256,
+                   .features = 128});
+  }
+}
+
 TEST(DeviceMadeJobs, MixedForms) {
   CheckSameBits({.experts = {Trellis(4), Trellis(6), Trellis(6, Codebook::kMcg), Trellis(5)},
                  .rows = {3, 0, 17, 40},
