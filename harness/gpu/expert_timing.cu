@@ -3,13 +3,17 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "harness/gpu/exl3_spec.h"
 #include "harness/gpu/op_timing.h"
+#include "harness/synth/routing.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn_cuda.h"
@@ -48,9 +52,10 @@ std::vector<std::uint64_t> RandomBlob(const ExpertSpec& spec) {
   return blob;
 }
 
-// `last_bits_x2`: of the last expert, as shared ones have more; 0: like the others.
-void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int sets, const Shape& shape = kV41, int last_bits_x2 = 0) {
+// `rows_X`: of each expert. `last_bits_x2`: of the last expert, as shared ones have more; 0: like the others.
+void Time(Codebook codebook, int bits_x2, const std::vector<std::int64_t>& rows_X, const std::string& rows_name, int sets, const Shape& shape, int last_bits_x2 = 0) {
   const auto [hidden, intermediate] = shape;
+  const int experts = static_cast<int>(rows_X.size());
   const ExpertSpec spec = Spec(codebook, bits_x2, shape), last = Spec(codebook, last_bits_x2 > 0 ? last_bits_x2 : bits_x2, shape);
   const std::vector<std::uint64_t> host = RandomBlob(spec), host_of_last = RandomBlob(last);
   const auto is_last = [&](int e) { return e == experts - 1; };
@@ -60,7 +65,7 @@ void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int se
     CheckCuda(cudaMalloc(reinterpret_cast<void**>(&blobs[i]), 8 * from.size()), "blob");
     CheckCuda(cudaMemcpy(blobs[i], from.data(), 8 * from.size(), cudaMemcpyHostToDevice), "copy");
   }
-  const std::int64_t pairs = experts * rows;
+  const std::int64_t pairs = std::accumulate(rows_X.begin(), rows_X.end(), std::int64_t{0});
   std::mt19937_64 random(8);
   std::vector<std::uint16_t> x(static_cast<std::size_t>(pairs * hidden));
   for (auto& v : x) v = static_cast<std::uint16_t>(0x3f80 + random() % 128 + ((random() & 1u) << 15));
@@ -80,29 +85,47 @@ void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int se
   args.y = device_y;
   const Kernel<ExpertFfnArgs> kernel = CudaExpertFfn();
   const auto run = [&](int set) {
-    for (int e = 0; e < experts; ++e) jobs[static_cast<std::size_t>(e)] = {is_last(e) ? &last : &spec, blobs[static_cast<std::size_t>(set * experts + e)], e * rows, rows};
+    std::int64_t begin = 0;
+    for (int e = 0; e < experts; ++e) {
+      const std::int64_t rows = rows_X[static_cast<std::size_t>(e)];
+      jobs[static_cast<std::size_t>(e)] = {is_last(e) ? &last : &spec, blobs[static_cast<std::size_t>(set * experts + e)], begin, rows};
+      begin += rows;
+    }
     kernel(stream, args);
   };
   const auto run_all = [&] {
     for (int i = 0; i < sets; ++i) run(i);
   };
-  const bool few = rows <= 8;  // more rows upload their lists, which no graph can
+  const bool few = *std::max_element(rows_X.begin(), rows_X.end()) <= 8;  // more rows upload their lists, which no graph can
   const double us = few ? timing::GraphMicroseconds(stream, sets, run) : timing::EventMicroseconds(stream, run_all) / sets;
-  const double seconds = us * 1e-6, of_expert = 3.0 * hidden * intermediate, weights = of_expert * experts;
+  const double seconds = us * 1e-6, of_expert = 3.0 * hidden * intermediate;
   const double packed = of_expert * ((experts - 1) * spec.gate.bits_x2 + last.gate.bits_x2) / 16;
-  std::printf("expert_ffn %s K=%.1f experts=%d rows=%lld: %.1f us  %.0f GB/s packed  %.1f TFLOP/s%s\n", NameOf(codebook).data(), bits_x2 / 2.0, experts,
-              static_cast<long long>(rows), us, packed / seconds * 1e-9, 2 * weights * static_cast<double>(rows) / seconds * 1e-12,
+  std::printf("expert_ffn %s K=%.1f experts=%d %s: %.1f us  %.0f GB/s packed  %.1f TFLOP/s%s\n", NameOf(codebook).data(), bits_x2 / 2.0, experts,
+              rows_name.c_str(), us, packed / seconds * 1e-9, 2 * of_expert * static_cast<double>(pairs) / seconds * 1e-12,
               last_bits_x2 > 0 ? (", the last K=" + std::to_string(last_bits_x2 / 2)).c_str() : "");
   for (std::byte* blob : blobs) cudaFree(blob);
   cudaFree(device_x);
   cudaFree(device_y);
 }
 
+void Time(Codebook codebook, int bits_x2, int experts, std::int64_t rows, int sets, const Shape& shape = kV41, int last_bits_x2 = 0) {
+  Time(codebook, bits_x2, std::vector<std::int64_t>(static_cast<std::size_t>(experts), rows), "rows=" + std::to_string(rows), sets, shape, last_bits_x2);
+}
+
+// A layer of V4-Flash in prefill: six picks a token, three quarters of them of the more popular half of 256 experts.
+void TimeChunk(int bits_x2, std::int64_t tokens) {
+  std::vector<std::int64_t> rows_X;
+  for (const double picks : synth::PopularityLaw(256, 6, 0.75)) rows_X.push_back(std::llround(picks * static_cast<double>(tokens)));
+  Time(Codebook::kMul1, bits_x2, rows_X, "tokens=" + std::to_string(tokens), 1, kV4);
+}
+
 }  // namespace
 }  // namespace lockstep::kernels
 
-int main() {
+int main(int argc, char** argv) {
   using namespace lockstep;
+  for (std::int64_t tokens : {4096, 8192}) kernels::TimeChunk(6, tokens);
+  if (argc > 1 && std::strcmp(argv[1], "chunks") == 0) return 0;
   for (Codebook codebook : {Codebook::kMul1, Codebook::kMcg}) {
     for (std::int64_t rows : {1, 2, 8}) kernels::Time(codebook, 6, 6, rows, 16);
     for (std::int64_t rows : {16, 64, 128, 256, 512}) kernels::Time(codebook, 6, 24, rows, 4);

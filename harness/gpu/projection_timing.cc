@@ -89,14 +89,15 @@ void TimeProjection(TimingRun& run, Codebook codebook, int bits_x2, int groups, 
 
 void TimeProjections(TimingRun& run) {
   const Codebook mul1 = Codebook::kMul1;
+  TimeProjection(run, mul1, 10, 1, 1024, 32768, 1024);  // five bits: int16
+  TimeProjection(run, mul1, 10, 8, 4096, 1024, 1024);
+  TimeProjection(run, mul1, 10, 1, 8192, 4096, 1024);
+  TimeProjection(run, mul1, 10, 1, 1024, 8192, 1024);
+  TimeProjection(run, mul1, 10, 1, 4096, 512, 4096);
+  TimeProjection(run, mul1, 10, 1, 4096, 2048, 4096);
+  TimeProjection(run, mul1, 10, 1, 2048, 4096, 4096);
   TimeProjection(run, mul1, 5, 1, 1024, 32768, 1024);
-  TimeProjection(run, mul1, 5, 8, 4096, 1024, 1024);
-  TimeProjection(run, mul1, 5, 1, 8192, 4096, 1024);
-  TimeProjection(run, mul1, 5, 1, 1024, 8192, 1024);
-  TimeProjection(run, mul1, 5, 1, 4096, 1024, 4096);
-  TimeProjection(run, mul1, 5, 1, 4096, 512, 4096);
   TimeProjection(run, mul1, 5, 1, 4096, 2048, 4096);
-  TimeProjection(run, mul1, 5, 1, 2048, 4096, 4096);
   TimeProjection(run, Codebook::kMcg, 6, 1, 4096, 2048, 4096);
   TimeProjection(run, Codebook::kMcg, 6, 1, 1024, 32768, 1024);
 }

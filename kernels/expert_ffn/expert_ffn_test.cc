@@ -243,7 +243,7 @@ class ExpertFfnOnDevice : public testing::TestWithParam<Implementation> {
 TEST_P(ExpertFfnOnDevice, EveryNumberOfRows) {
   for (const LinearCase& form :
        {Trellis(6), Trellis(10), Trellis(6, Codebook::kMcg), LinearCase{.kind = Kind::kFp8Block}}) {
-    for (const std::int64_t rows : {1, 2, 5, 8, 16, 17, 64, 130, 300}) {
+    for (const std::int64_t rows : {1, 2, 5, 8, 16, 17, 64, 100, 130, 300}) {
       Check({.experts = std::vector<ExpertForm>(3, Uniform(form)),
              .rows = {rows, 1, rows},
              .tokens = rows,

@@ -20,9 +20,10 @@ namespace {
 // Which kernel takes a tile.
 enum class TileSize { kSmall, kLarge64, kLarge128 };
 
-int CodeRows(TileSize size) { return size == TileSize::kSmall ? kExl3SmallSlots : size == TileSize::kLarge64 ? 64 : 128; }
-int Terms(Exl3Form form) { return form == Exl3Form::kInt16 ? 2 : 1; }
-int RowsOf(TileSize size, Exl3Form form) { return CodeRows(size) / Terms(form); }
+int RowsOf(TileSize size, Exl3Form form) {
+  if (size == TileSize::kSmall) return form == Exl3Form::kInt16 ? kExl3SmallSlots / 2 : kExl3SmallSlots;
+  return size == TileSize::kLarge64 ? 64 : 128;
+}
 
 // Jobs that one launch can serve, whatever their outputs. Small tiles: any rate and codebook of a form.
 struct LaunchKey {
@@ -103,12 +104,13 @@ void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
 }
 
 // Large tiles: prepares the rows, then a launch a rate.
-void LaunchLarge(CudaStream& stream, TileSize size, const LaunchJobs& jobs, Exl3Call* call) {
+void LaunchLarge(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
   SetLargeCodes(stream, call);
   LaunchExl3PrepareLarge(*call, stream);
   for (const auto& [codebook, bits_x2] : jobs.rates) {
-    if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, CodeRows(size), codebook, bits_x2, stream);
-    else LaunchExl3LargeInteger(*call, CodeRows(size), bits_x2, stream);
+    if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, codebook, bits_x2, stream);
+    else if (call->tiles.form == Exl3Form::kInt16) LaunchExl3LargeInt16(*call, bits_x2, stream);
+    else LaunchExl3LargeInt8(*call, bits_x2, stream);
   }
 }
 
@@ -164,7 +166,7 @@ void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& ke
     Exl3Call call = CallOf(g, 0, g.parts(), key, of_key);
     SetHostTiles(stream, jobs, of_size, RowsOf(size, key.form), &call);
     if (size == TileSize::kSmall) LaunchSmall(stream, of_key, &call);
-    else LaunchLarge(stream, size, of_key, &call);
+    else LaunchLarge(stream, of_key, &call);
   }
 }
 

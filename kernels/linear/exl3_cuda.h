@@ -215,8 +215,9 @@ void LaunchExl3PrepareLarge(const Exl3Call& call, CudaStream& stream);
 // `ring_bytes`: SmallRingBytes of the jobs' rates, the most.
 void LaunchExl3SmallInteger(const Exl3Call& call, int ring_bytes, CudaStream& stream);
 void LaunchExl3SmallHalf(const Exl3Call& call, int ring_bytes, CudaStream& stream);
-// `slots`: code rows of a tile, 64 or 128. All jobs have `bits_x2` (and codebook).
-void LaunchExl3LargeInteger(const Exl3Call& call, int slots, int bits_x2, CudaStream& stream);
-void LaunchExl3LargeHalf(const Exl3Call& call, int slots, Codebook codebook, int bits_x2, CudaStream& stream);
+// Tiles of 64 or 128 rows. All jobs have `bits_x2` (and codebook).
+void LaunchExl3LargeInt8(const Exl3Call& call, int bits_x2, CudaStream& stream);
+void LaunchExl3LargeInt16(const Exl3Call& call, int bits_x2, CudaStream& stream);
+void LaunchExl3LargeHalf(const Exl3Call& call, Codebook codebook, int bits_x2, CudaStream& stream);
 
 }  // namespace lockstep::kernels

@@ -50,8 +50,8 @@ class LargeStream {
   // `barriers`: shared memory of StageCopies.
   __device__ LargeStream(const Exl3Call& call, const Exl3Job& job, std::int64_t slot, std::int64_t column, std::byte* barriers) : copies_(barriers) {
     const int thread = static_cast<int>(threadIdx.x);
-    codes_ = call.codes + call.terms() * slot * (kHalf * 2);
-    codes_step_ = call.terms() * call.tiles.slots() * (kHalf * 2);
+    codes_ = call.codes + slot * (kHalf * 2);
+    codes_step_ = call.tiles.slots() * (kHalf * 2);
     const std::int64_t strip_bytes = call.in * kB2;  // 16 columns
     const auto* strips = reinterpret_cast<const std::byte*>(job.tiles) + column / 16 * strip_bytes;
 #pragma unroll
@@ -61,7 +61,7 @@ class LargeStream {
     }
     scales_ = reinterpret_cast<const std::byte*>(call.scales + slot) + thread * 16;
     scales_step_ = call.tiles.slots() * static_cast<std::int64_t>(sizeof(float));
-    has_scales_ = kInteger && thread < kSlots / 4 / call.terms();
+    has_scales_ = kInteger && thread < kSlots / 4;
   }
 
   // The next 64 inputs; `odd`: the second half of a 128-block, with which its scales travel.
@@ -109,24 +109,15 @@ __device__ void DecodeStage(const RunReader<kB2>& reader, const std::byte* weigh
 }
 
 // The sums of a thread: outputs g (i < 2) and g + 8 of its warp's strip, code rows 8j + 2q + i%2, in [4j + i].
-// Family I: y += block sums times the rows' scales, and the block sums start anew; int16: code rows are high and low parts of one row.
-template <int kSlots, int kTerms>
-__device__ void AddBlock(const float* scales, const float (&sum)[kSlots / 2], float (&y)[kSlots / 2 / kTerms]) {
+// Family I: y += block sums times the rows' scales, and the block sums start anew.
+template <int kSlots>
+__device__ void AddBlock(const float* scales, const float (&sum)[kSlots / 2], float (&y)[kSlots / 2]) {
   const int q = threadIdx.x & 3;
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
-    if constexpr (kTerms == 2) {
-      const float scale = scales[4 * j + q];
+    const float2 scale = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * q);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int exact = static_cast<int>(sum[4 * j + 2 * i]) * 256 + static_cast<int>(sum[4 * j + 2 * i + 1]);
-        y[2 * j + i] = contract::Fma(__int2float_rn(exact), scale, y[2 * j + i]);
-      }
-    } else {
-      const float2 scale = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * q);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) y[4 * j + i] = contract::Fma(sum[4 * j + i], i & 1 ? scale.y : scale.x, y[4 * j + i]);
-    }
+    for (int i = 0; i < 4; ++i) y[4 * j + i] = contract::Fma(sum[4 * j + i], i & 1 ? scale.y : scale.x, y[4 * j + i]);
   }
 }
 
@@ -169,22 +160,19 @@ __device__ void FoldSegment(int segment, std::byte* folds, float (&y)[kResults])
   for (float& value : y) value = 0.0f;
 }
 
-// A thread's folded sums, which lie as AddBlock leaves them, to the tile's result.
-template <int kTerms, int kResults>
+// A thread's folded sums to the tile's result.
+template <int kResults>
 __device__ void StoreResult(const float (&y)[kResults], float* result) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
 #pragma unroll
-  for (int i = 0; i < kResults; ++i) {
-    const int row = kTerms == 2 ? i / 2 * 4 + q : i / 4 * 8 + 2 * q + i % 2, strip_column = kTerms == 2 ? g + i % 2 * 8 : g + i % 4 / 2 * 8;
-    result[ResultTile::At(row, 16 * warp + strip_column)] = y[i];
-  }
+  for (int i = 0; i < kResults; ++i) result[ResultTile::At(i / 4 * 8 + 2 * q + i % 2, 16 * warp + g + i % 4 / 2 * 8)] = y[i];
 }
 
 // Block (128 outputs, tile, part).
-template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
+template <int kB2, int kSlots, WeightForm kWeight>
 __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const RowTile& tile, int part, std::int64_t slot, std::int64_t column) {
   constexpr bool kInteger = kWeight == WeightForm::kMul1Integer;
-  constexpr int kSums = kSlots / 2, kResults = kSums / kTerms, kRows = kSlots / kTerms, kStages = LargeShared<kB2, kSlots>::kStages;
+  constexpr int kSums = kSlots / 2, kStages = LargeShared<kB2, kSlots>::kStages;
   using Stage = LargeStage<kB2, kSlots>;
   extern __shared__ __align__(1024) std::byte large_shared[];
   std::byte* const ring_end = large_shared + kStages * Stage::kBytes;
@@ -203,7 +191,7 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
   __syncthreads();
 
   const RunReader<kB2> reader;
-  float sum[kSums], y[kInteger ? kResults : 1];
+  float sum[kSums], y[kInteger ? kSums : 1];
 #pragma unroll
   for (float& value : sum) value = 0.0f;
 #pragma unroll
@@ -233,7 +221,7 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
       step(true, a[1], a[0]);
       if constexpr (kInteger) {
         TileProduct<kSlots>::Wait(sum, a[1]);
-        AddBlock<kSlots, kTerms>(reinterpret_cast<const float*>(free_stage + Stage::kCodes + Stage::kWeights), sum, y);
+        AddBlock<kSlots>(reinterpret_cast<const float*>(free_stage + Stage::kCodes + Stage::kWeights), sum, y);
       }
     }
     if constexpr (kInteger) {
@@ -247,15 +235,15 @@ __device__ void LargeProduct(const Exl3Call& call, const Exl3Job& job, const Row
   const TileEpilogue<kInteger> epilogue(call, job, part, column);
   __syncthreads();  // ring and folds are read
   auto* result = reinterpret_cast<float*>(large_shared);
-  auto* corrections = result + kRows * ResultTile::kRow;
-  if (kInteger && threadIdx.x < kRows) corrections[threadIdx.x] = call.z[slot + threadIdx.x];
-  if constexpr (kInteger) StoreResult<kTerms>(y, result);
-  else StoreResult<kTerms>(sum, result);
+  auto* corrections = result + kSlots * ResultTile::kRow;
+  if (kInteger && threadIdx.x < kSlots) corrections[threadIdx.x] = call.z[slot + threadIdx.x];
+  if constexpr (kInteger) StoreResult(y, result);
+  else StoreResult(sum, result);
   __syncthreads();
-  epilogue.Run(tile, result, corrections);
+  epilogue.Run(tile, result, corrections, kLargeThreads / 32);
 }
 
-template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
+template <int kB2, int kSlots, WeightForm kWeight>
 __global__ void __launch_bounds__(kLargeThreads, kSlots == 64 ? 2 : 1) Exl3LargeKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
   const std::int64_t index = first_tile + blockIdx.y;
   const int part = static_cast<int>(blockIdx.z);
@@ -263,13 +251,13 @@ __global__ void __launch_bounds__(kLargeThreads, kSlots == 64 ? 2 : 1) Exl3Large
   Exl3Job job;
   if (!call.tiles.Find(index, part, &tile, &job) || blockIdx.x * kExl3Columns >= job.out) return;
   if (job.bits_x2 != kB2 || (kWeight != WeightForm::kMul1Integer && job.codebook != CodebookOf(kWeight))) return;
-  LargeProduct<kB2, kSlots, kWeight, kTerms>(call, job, tile, part, call.tiles.SlotOf(index, part), blockIdx.x * std::int64_t{kExl3Columns});
+  LargeProduct<kB2, kSlots, kWeight>(call, job, tile, part, call.tiles.SlotOf(index, part), blockIdx.x * std::int64_t{kExl3Columns});
 }
 
-template <int kB2, int kSlots, WeightForm kWeight, int kTerms>
+template <int kB2, int kSlots, WeightForm kWeight>
 void LaunchLarge(const Exl3Call& call, CudaStream& stream) {
   constexpr std::size_t kShared = LargeShared<kB2, kSlots>::kBytes;
-  auto* kernel = Exl3LargeKernel<kB2, kSlots, kWeight, kTerms>;
+  auto* kernel = Exl3LargeKernel<kB2, kSlots, kWeight>;
   AllowShared(kernel, stream.device());
   constexpr std::int64_t kMaxGridY = 65535;
   for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
@@ -280,21 +268,28 @@ void LaunchLarge(const Exl3Call& call, CudaStream& stream) {
   CheckLaunch("exl3 product of many rows");
 }
 
-template <int kSlots, WeightForm kWeight, int kTerms>
+template <int kSlots, WeightForm kWeight>
 void LaunchLargeOfRate(const Exl3Call& call, int bits_x2, CudaStream& stream) {
   switch (bits_x2) {
-    case 2: return LaunchLarge<2, kSlots, kWeight, kTerms>(call, stream);
-    case 3: return LaunchLarge<3, kSlots, kWeight, kTerms>(call, stream);
-    case 4: return LaunchLarge<4, kSlots, kWeight, kTerms>(call, stream);
-    case 5: return LaunchLarge<5, kSlots, kWeight, kTerms>(call, stream);
-    case 6: return LaunchLarge<6, kSlots, kWeight, kTerms>(call, stream);
-    case 7: return LaunchLarge<7, kSlots, kWeight, kTerms>(call, stream);
-    case 8: return LaunchLarge<8, kSlots, kWeight, kTerms>(call, stream);
-    case 10: return LaunchLarge<10, kSlots, kWeight, kTerms>(call, stream);
-    case 12: return LaunchLarge<12, kSlots, kWeight, kTerms>(call, stream);
-    case 14: return LaunchLarge<14, kSlots, kWeight, kTerms>(call, stream);
-    default: return LaunchLarge<16, kSlots, kWeight, kTerms>(call, stream);
+    case 2: return LaunchLarge<2, kSlots, kWeight>(call, stream);
+    case 3: return LaunchLarge<3, kSlots, kWeight>(call, stream);
+    case 4: return LaunchLarge<4, kSlots, kWeight>(call, stream);
+    case 5: return LaunchLarge<5, kSlots, kWeight>(call, stream);
+    case 6: return LaunchLarge<6, kSlots, kWeight>(call, stream);
+    case 7: return LaunchLarge<7, kSlots, kWeight>(call, stream);
+    case 8: return LaunchLarge<8, kSlots, kWeight>(call, stream);
+    case 10: return LaunchLarge<10, kSlots, kWeight>(call, stream);
+    case 12: return LaunchLarge<12, kSlots, kWeight>(call, stream);
+    case 14: return LaunchLarge<14, kSlots, kWeight>(call, stream);
+    default: return LaunchLarge<16, kSlots, kWeight>(call, stream);
   }
+}
+
+// Tiles of 64 or 128 rows.
+template <WeightForm kWeight>
+void LaunchLargeOfRows(const Exl3Call& call, int bits_x2, CudaStream& stream) {
+  if (call.tiles.tile_rows == 64) return LaunchLargeOfRate<64, kWeight>(call, bits_x2, stream);
+  LaunchLargeOfRate<128, kWeight>(call, bits_x2, stream);
 }
 
 }  // namespace lockstep::kernels

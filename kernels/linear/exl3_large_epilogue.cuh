@@ -29,10 +29,10 @@ class TileEpilogue {
     for (int i = 0; i < 4; ++i) reinterpret_cast<float4*>(scale_)[i] = reinterpret_cast<const float4*>(job.output_scale + column_)[i];
   }
 
-  // All threads of the block, a warp four rows. `z`: the rows' corrections, family I; both in shared memory.
-  __device__ void Run(const RowTile& tile, const float* result, const float* z) const {
+  // The first `warps` warps of the block, a warp four rows. `z`: the rows' corrections, family I; both in shared memory.
+  __device__ void Run(const RowTile& tile, const float* result, const float* z, int warps) const {
     constexpr int kRows = RowButterfly::kRows;
-    const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
     for (int first = kRows * warp; first < tile.rows; first += kRows * warps) {
       const int row = first + RowButterfly::RowOfWarp();
       float v[16];

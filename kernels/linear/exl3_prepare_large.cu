@@ -1,5 +1,5 @@
-// The input side of EXL3 linears of many rows: sign, butterfly and codes (docs/numerics.md section 4) as exl3_large.cuh reads them. Many rows cost
-// instructions, not latency: a warp takes a 128-block of four rows, eight lanes each.
+// The input side of EXL3 linears of many rows: sign, butterfly and codes (docs/numerics.md section 4) as exl3_large.cuh and exl3_tall.cuh read them.
+// Many rows cost instructions, not latency: a warp takes a 128-block of four rows, eight lanes each.
 #include <algorithm>
 
 #include "kernels/contract/segments.h"

@@ -283,7 +283,7 @@ void CheckRows(const Implementation& implementation, Setup setup, const std::vec
 }
 
 void CheckManyRows(const Implementation& implementation, const Setup& setup) {
-  CheckRows(implementation, setup, {1, 2, 5, 8, 16, 17, 64, 130, 300});
+  CheckRows(implementation, setup, {1, 2, 5, 8, 16, 17, 64, 100, 130, 300});
 }
 
 TEST_P(LinearOnDevice, IntegerMul1AtEveryRateAndManyRows) {

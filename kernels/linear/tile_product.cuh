@@ -1,6 +1,6 @@
-// D[16 columns of a warp][kSlots rows] += A B over 64 inputs: wgmma where the architecture has it, mma.sync elsewhere. The bits of sm_90a are the
-// same either way. A: a warp's fragments of four k16 steps. B: [kSlots][64] fp16, chunks permuted (wgmma_sm90.cuh). All 4 warps of a
-// warpgroup take part.
+// D[16 columns of a warp][kSlots rows] += A B over 64 inputs or a multiple: wgmma where the architecture has it, mma.sync elsewhere. The bits of sm_90a
+// are the same either way. A: a warp's fragments of kSteps k16 steps. B: [kSteps/4][kSlots][64] fp16, chunks permuted (wgmma_sm90.cuh). All 4 warps
+// of a warpgroup take part.
 #pragma once
 
 #include "kernels/linear/mma_sm80.cuh"
@@ -14,18 +14,23 @@ template <int kSlots>
 struct TileProduct {
   // Products run on after Start. Of the last but one: `a` and the memory of `b` are free after WaitForPrevious. Of all: after Wait, which also
   // makes `sum` readable.
-  static __device__ void Start(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4], const std::byte* b, bool accumulate) {
+  template <int kSteps>
+  static __device__ void Start(float (&sum)[kSlots / 2], const std::uint32_t (&a)[kSteps][4], const std::byte* b, bool accumulate) {
     WgmmaFence();
     const std::uint64_t descriptor = SwizzledDescriptor(b);
 #pragma unroll
-    for (int step = 0; step < 4; ++step) WgmmaF16<kSlots>(sum, a[step], descriptor + step * (32 / 16), accumulate || step > 0);
+    for (int step = 0; step < kSteps; ++step) {
+      WgmmaF16<kSlots>(sum, a[step], descriptor + step / 4 * (kSlots * 128 / 16) + step % 4 * (32 / 16), accumulate || step > 0);
+    }
     WgmmaCommit();
   }
-  static __device__ void WaitForPrevious(const std::uint32_t (&a)[4][4]) {
+  template <int kSteps>
+  static __device__ void WaitForPrevious(const std::uint32_t (&a)[kSteps][4]) {
     WgmmaWait<1>();
     KeepUntilHere(a);
   }
-  static __device__ void Wait(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4]) {
+  template <int kSteps>
+  static __device__ void Wait(float (&sum)[kSlots / 2], const std::uint32_t (&a)[kSteps][4]) {
     WgmmaWait<0>();
     KeepUntilHere(a);
     ReadFromHere(sum);
@@ -36,7 +41,8 @@ struct TileProduct {
 
 template <int kSlots>
 struct TileProduct {
-  static __device__ void Start(float (&sum)[kSlots / 2], const std::uint32_t (&a)[4][4], const std::byte* b, bool accumulate) {
+  template <int kSteps>
+  static __device__ void Start(float (&sum)[kSlots / 2], const std::uint32_t (&a)[kSteps][4], const std::byte* b, bool accumulate) {
     const int lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
     if (!accumulate) {
 #pragma unroll
@@ -44,17 +50,20 @@ struct TileProduct {
     }
 #pragma unroll
     for (int j = 0; j < kSlots / 8; ++j) {
-      const auto* row = reinterpret_cast<const std::uint32_t*>(b + (8 * j + g) * 128);
       float(&c)[4] = *reinterpret_cast<float(*)[4]>(&sum[4 * j]);
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
+      for (int step = 0; step < kSteps; ++step) {
+        const auto* row = reinterpret_cast<const std::uint32_t*>(b + (step / 4 * kSlots + 8 * j + g) * 128);
+        const int chunk = 2 * (step % 4);
         const FragmentA fragment = {{a[step][0], a[step][1], a[step][2], a[step][3]}};
-        MmaF16(c, fragment, row[((2 * step) ^ g) * 4 + q], row[((2 * step + 1) ^ g) * 4 + q]);
+        MmaF16(c, fragment, row[(chunk ^ g) * 4 + q], row[((chunk + 1) ^ g) * 4 + q]);
       }
     }
   }
-  static __device__ void WaitForPrevious(const std::uint32_t (&)[4][4]) {}
-  static __device__ void Wait(float (&)[kSlots / 2], const std::uint32_t (&)[4][4]) {}
+  template <int kSteps>
+  static __device__ void WaitForPrevious(const std::uint32_t (&)[kSteps][4]) {}
+  template <int kSteps>
+  static __device__ void Wait(float (&)[kSlots / 2], const std::uint32_t (&)[kSteps][4]) {}
 };
 
 #endif

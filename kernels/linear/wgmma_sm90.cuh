@@ -22,9 +22,10 @@ __device__ inline void WgmmaWait() {
 }
 
 // Ties registers to this place: what products in flight read or write is not reused or read before.
-__device__ inline void KeepUntilHere(const std::uint32_t (&a)[4][4]) {
+template <int kSteps>
+__device__ inline void KeepUntilHere(const std::uint32_t (&a)[kSteps][4]) {
 #pragma unroll
-  for (int step = 0; step < 4; ++step) asm volatile("" ::"r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]) : "memory");
+  for (int step = 0; step < kSteps; ++step) asm volatile("" ::"r"(a[step][0]), "r"(a[step][1]), "r"(a[step][2]), "r"(a[step][3]) : "memory");
 }
 template <int kRegisters>
 __device__ inline void ReadFromHere(float (&c)[kRegisters]) {

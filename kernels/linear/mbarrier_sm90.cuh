@@ -1,0 +1,55 @@
+// Barriers in shared memory that copies and threads arrive at, and the copies that do (sm_90). A barrier is named by its shared memory address.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::kernels {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+__device__ inline std::uint32_t SharedAddress(const void* shared) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared)); }
+
+__device__ inline void InitBarrier(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Shows barriers that this thread made to the copy engine.
+__device__ inline void ShowBarriers() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ inline void Arrive(std::uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+// Arrives, and lets the phase end only after `bytes` of bulk copies.
+__device__ inline void ArriveExpecting(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Arrives when the 16-byte copies that this thread started are there.
+__device__ inline void ArriveAfterCopies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ inline void WaitForPhase(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done = 0;
+  while (!done) {
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+  }
+}
+
+// A multiple of 16 bytes, both addresses multiples of 16.
+__device__ inline void CopyBulk(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// A warpgroup's registers a thread: the copying one's and the multiplying two's, of 168 each that they start with.
+__device__ inline void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+__device__ inline void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
+
+#else
+
+__device__ inline void GiveRegisters() {}
+__device__ inline void TakeRegisters() {}
+
+#endif
+
+}  // namespace lockstep::kernels
