@@ -197,18 +197,20 @@ __device__ __forceinline__ void MultiplyShareOfJob(const Exl3Job& job, SmallShar
   }
 }
 
-// Leaves the segment's sums and its part of the corrections. `kShare`: several groups of warps may share the segment.
-template <class Sums, bool kShare>
+// Leaves the segment's sums and its part of the corrections. `kExperts`: gate, up and down in one launch, by one group of warps a block; without it no down,
+// and several groups may share the segment.
+template <class Sums, bool kExperts>
 __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPlace& place) {
   extern __shared__ uint4 shared_words[];
   auto* shared = reinterpret_cast<std::byte*>(shared_words);
-  const int group = kShare ? static_cast<int>(threadIdx.x) / kSmallThreads : 0, groups = kShare ? static_cast<int>(blockDim.x) / kSmallThreads : 1;
-  const SmallLayout layout = SmallLayout::Of<Sums::kForm>(max(call.in, call.down.in), call.max_tile_rows, groups);
+  const int group = kExperts ? 0 : static_cast<int>(threadIdx.x) / kSmallThreads, groups = kExperts ? 1 : static_cast<int>(blockDim.x) / kSmallThreads;
+  const SmallLayout layout = SmallLayout::Of<Sums::kForm>(kExperts ? max(call.in, call.down.in) : call.in, call.max_tile_rows, groups);
   SmallShare(place, groups, shared + layout.rings).FetchFirst(place.job.bits_x2);
   PrefetchScales(call, place);
   WaitForKernelsBefore();
-  if (place.down) WaitForInputs(call, place);
-  if (call.prepared || place.down) CopyCodes<Sums::kForm>(call, place, layout, shared);
+  const bool down = kExperts && place.down;
+  if (down) WaitForInputs(call, place);
+  if (call.prepared || down) CopyCodes<Sums::kForm>(call, place, layout, shared);
   else PrepareCodes<Sums::kForm>(call, place, layout, shared);
   __syncthreads();
 
@@ -238,10 +240,11 @@ __device__ inline void BeginSmall(const Exl3Call& call) {
 }
 
 // The block's place; no rows: it has none. Blocks lie in order of tile, outputs of all parts, segment; then those of down.
+template <bool kExperts>
 __device__ inline void FindPlace(const Exl3Call& call, SmallPlace& place) {
   const unsigned outputs = static_cast<unsigned>(call.outputs()), before = static_cast<unsigned>(call.tiles.count) * outputs, unit = blockIdx.x / contract::kSegments;
   place.segment = static_cast<int>(blockIdx.x % contract::kSegments);
-  place.down = unit >= before;
+  place.down = kExperts && unit >= before;
   const unsigned at = place.down ? unit - before : unit, of_tile = place.down ? static_cast<unsigned>(call.down.outputs) : outputs;
   place.index = static_cast<int>(at / of_tile);
   place.output = static_cast<int>(at % of_tile);
@@ -256,28 +259,28 @@ __device__ inline void FindPlace(const Exl3Call& call, SmallPlace& place) {
 }
 
 // A block of four for 128 outputs of some part of a tile.
-template <class Sums, bool kShare>
+template <class Sums, bool kExperts>
 __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
   __shared__ SmallPlace place;
   BeginSmall(call);
-  if (threadIdx.x == 0) FindPlace(call, place);
+  if (threadIdx.x == 0) FindPlace<kExperts>(call, place);
   __syncthreads();
   if (place.tile.rows == 0) {
     WaitForKernelsBefore();  // this kernel must not end before the one before it
     return;
   }
-  SmallProduct<Sums, kShare>(call, place);
-  FinishSmall<Sums::kForm>(call, place);
+  SmallProduct<Sums, kExperts>(call, place);
+  FinishSmall<Sums::kForm, kExperts>(call, place);
 }
 
 // Blocks of gate, up and down that a multiprocessor runs at once: enough to keep it busy. With more, all experts' gates and ups would end together, and
 // nothing would run while the last are finished; multiprocessors that are free early would take more than their share; and registers would be fewer.
 inline constexpr int kBlocksAtOnce = 5;
 
-// Launches `share` over all tiles of the call, or, where gates, ups and downs fill the device with one group of warps a block, `alone`; no job's warps need
-// rings of more than `ring_bytes`. Groups of warps are as many as fill the device and have 128-blocks to share.
+// Launches `experts` over all tiles of a call that has gates, ups and downs, or `others`; no job's warps need rings of more than `ring_bytes`. The others'
+// groups of warps are as many as fill the device and have 128-blocks to share.
 template <Exl3Form kForm, class Kernel>
-void LaunchSmall(Kernel* share, Kernel* alone, const Exl3Call& call, int ring_bytes, CudaStream& stream) {
+void LaunchSmall(Kernel* others, Kernel* experts, const Exl3Call& call, int ring_bytes, CudaStream& stream) {
   const int most_in = std::max(call.in, call.down.in);
   const auto shared = [&](int groups) { return SmallLayout::Of<kForm>(most_in, call.max_tile_rows, groups).rings + groups * kSmallWarps * ring_bytes; };
   const std::int64_t blocks = (std::int64_t{call.outputs()} + call.down.outputs) * contract::kSegments * call.tiles.count, processors = stream.processors();
@@ -286,12 +289,12 @@ void LaunchSmall(Kernel* share, Kernel* alone, const Exl3Call& call, int ring_by
     const std::int64_t at_once = (blocks + processors - 1) / processors;  // on a multiprocessor
     return groups <= MaxSegmentBlocks(most_in) && at_once * groups * kSmallThreads <= 1024 && at_once * (shared(groups) + 1024) <= stream.shared_bytes();
   };
+  const bool has_down = call.down.codes.codes;
   int groups = 1;
-  while (kForm != Exl3Form::kHalf && groups < kMaxSmallGroups && fits(2 * groups)) groups *= 2;
+  while (!has_down && kForm != Exl3Form::kHalf && groups < kMaxSmallGroups && fits(2 * groups)) groups *= 2;
   constexpr int kOfBlock = 2048;  // what a block takes beside its dynamic shared memory, at most
-  const bool capped = call.down.codes.codes && groups == 1;
-  const int most = capped ? stream.shared_bytes() / kBlocksAtOnce - kOfBlock : 0;
-  Kernel* kernel = capped ? alone : share;
+  const int most = has_down ? stream.shared_bytes() / kBlocksAtOnce - kOfBlock : 0;
+  Kernel* kernel = has_down ? experts : others;
   AllowShared(kernel, stream.device());
   Launch(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(std::max(shared(groups), most)), stream,
          call);

@@ -118,18 +118,18 @@ __device__ __forceinline__ void FinishPair(const Exl3Call& call, int tile, int o
   }
 }
 
-// The block's work after its product: the last one of an output finishes its rows.
-template <Exl3Form kForm>
+// The block's work after its product: the last one of an output finishes its rows. `kExperts`: a call of gates, ups and downs.
+template <Exl3Form kForm, bool kExperts>
 __device__ __forceinline__ void FinishSmall(const Exl3Call& call, const SmallPlace& place) {
   const int tile = place.index;
-  if (call.down.codes.codes && !place.down) {
+  if (kExperts && !place.down) {
     const int of_gate = place.part == 0 ? place.output : place.output - call.first_output[1];
     if (!LastToArrive(call.arrivals + tile * call.outputs() + of_gate, 2 * contract::kSegments)) return;
     FinishPair<kForm>(call, tile, of_gate);
     AnnounceInputs(call, tile, of_gate);
     return;
   }
-  std::int32_t* arrivals = place.down ? call.down.arrivals + tile * call.down.outputs : call.arrivals + tile * call.outputs();
+  std::int32_t* arrivals = kExperts ? call.down.arrivals + tile * call.down.outputs : call.arrivals + tile * call.outputs();
   if (!LastToArrive(arrivals + place.output, contract::kSegments)) return;
   const SmallPartial partial(call, place);
   const int column = place.column + 4 * static_cast<int>(threadIdx.x & 31);

@@ -5,10 +5,10 @@ namespace lockstep::kernels {
 namespace {
 
 __global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallHalfKernel(const __grid_constant__ Exl3Call call) {
-  SmallBlock<HalfSums, true>(call);
+  SmallBlock<HalfSums, false>(call);
 }
 __global__ void __launch_bounds__(kSmallThreads, kBlocksAtOnce) Exl3ExpertsHalfKernel(const __grid_constant__ Exl3Call call) {
-  SmallBlock<HalfSums, false>(call);
+  SmallBlock<HalfSums, true>(call);
 }
 
 }  // namespace

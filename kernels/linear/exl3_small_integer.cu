@@ -6,11 +6,11 @@ namespace {
 
 template <int kTerms>
 __global__ void __launch_bounds__(kMaxSmallThreads) Exl3SmallIntegerKernel(const __grid_constant__ Exl3Call call) {
-  SmallBlock<IntegerSums<kTerms>, true>(call);
+  SmallBlock<IntegerSums<kTerms>, false>(call);
 }
 template <int kTerms>
 __global__ void __launch_bounds__(kSmallThreads, kBlocksAtOnce) Exl3ExpertsIntegerKernel(const __grid_constant__ Exl3Call call) {
-  SmallBlock<IntegerSums<kTerms>, false>(call);
+  SmallBlock<IntegerSums<kTerms>, true>(call);
 }
 
 }  // namespace
