@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/linear/async_copy.cuh"
+#include "kernels/linear/mbarrier_sm90.cuh"
 
 namespace lockstep::kernels {
 
@@ -14,34 +15,25 @@ class StageCopies {
   static constexpr int kBarrierBytes = 8 * kStages;
 
   // `barriers`: kBarrierBytes of shared memory. A block barrier must follow.
-  __device__ explicit StageCopies(std::byte* barriers) : barriers_(static_cast<std::uint32_t>(__cvta_generic_to_shared(barriers))) {
+  __device__ explicit StageCopies(std::byte* barriers) : barriers_(SharedAddress(barriers)) {
     if (threadIdx.x != 0) return;
-    for (int stage = 0; stage < kStages; ++stage) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * stage) : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    for (int stage = 0; stage < kStages; ++stage) InitBarrier(barriers_ + 8 * stage, 1);
+    ShowBarriers();
   }
 
   // The next stage in turn. All threads call; the stage must be free.
   __device__ void Start(std::byte* to, const std::byte* from) {
     if (threadIdx.x == 0) {
       const std::uint32_t barrier = barriers_ + 8 * start_;
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kBytes) : "memory");
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
-                   "l"(from), "r"(kBytes), "r"(barrier)
-                   : "memory");
+      ArriveExpecting(barrier, kBytes);
+      CopyBulk(SharedAddress(to), from, kBytes, barrier);
     }
     start_ = start_ + 1 == kStages ? 0 : start_ + 1;
   }
 
   // Until the next stage in turn is there.
   __device__ void Wait() {
-    std::uint32_t done = 0;
-    while (!done) {
-      asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
-                   : "=r"(done)
-                   : "r"(barriers_ + 8 * wait_), "r"(parity_)
-                   : "memory");
-    }
+    WaitForPhase(barriers_ + 8 * wait_, parity_);
     wait_ = wait_ + 1 == kStages ? 0 : wait_ + 1;
     if (wait_ == 0) parity_ ^= 1u;
   }
