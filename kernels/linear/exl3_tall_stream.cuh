@@ -2,10 +2,10 @@
 // 128-block. One warpgroup copies; the others wait at barriers for what they need next and say what they are done with.
 #pragma once
 
+#include "kernels/device/mbarrier_sm90.cuh"
 #include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/exl3_cuda.h"
 #include "kernels/linear/exl3_tall_tile.cuh"
-#include "kernels/linear/mbarrier_sm90.cuh"
 
 namespace lockstep::kernels {
 
@@ -41,6 +41,10 @@ struct TallInputs {
 __device__ inline void SyncMultiplyWarps() { asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory"); }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A warpgroup's registers a thread: the copying one's and the multiplying two's, of 168 each that they start with.
+__device__ inline void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+__device__ inline void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
 
 // A place in a ring of kCount, and the parity of the phase of its barrier.
 template <int kCount>
@@ -158,6 +162,9 @@ class TallStream {
 };
 
 #else
+
+__device__ inline void GiveRegisters() {}
+__device__ inline void TakeRegisters() {}
 
 // The same without copies that run beside the computation: right, not fast.
 template <int kB2, class Tile>

@@ -2,8 +2,8 @@
 // tensor cores read what no thread wrote and nobody waits for a proxy fence; 16-byte copies of all threads elsewhere.
 #pragma once
 
+#include "kernels/device/mbarrier_sm90.cuh"
 #include "kernels/linear/async_copy.cuh"
-#include "kernels/linear/mbarrier_sm90.cuh"
 
 namespace lockstep::kernels {
 

@@ -1,13 +1,11 @@
-// Barriers in shared memory that copies and threads arrive at, and the copies that do (sm_90). A barrier is named by its shared memory address.
+// Barriers in shared memory that copies and threads arrive at, and the copies that do: for code of sm_90. A barrier is named by its shared memory address.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/device/ldmatrix.cuh"
+
 namespace lockstep::kernels {
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-__device__ inline std::uint32_t SharedAddress(const void* shared) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared)); }
 
 __device__ inline void InitBarrier(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -40,16 +38,5 @@ __device__ inline void CopyBulk(std::uint32_t to, const void* from, int bytes, s
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-
-// A warpgroup's registers a thread: the copying one's and the multiplying two's, of 168 each that they start with.
-__device__ inline void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
-__device__ inline void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
-
-#else
-
-__device__ inline void GiveRegisters() {}
-__device__ inline void TakeRegisters() {}
-
-#endif
 
 }  // namespace lockstep::kernels
