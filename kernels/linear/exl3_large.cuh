@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "kernels/contract/segments.h"
-#include "kernels/device/launch.cuh"
 #include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/exl3_large_epilogue.cuh"
+#include "kernels/linear/exl3_large_launch.cuh"
 #include "kernels/linear/stage_copies.cuh"
 #include "kernels/linear/tile_product.cuh"
 #include "kernels/linear/trellis_cuda.cuh"
@@ -145,17 +145,10 @@ class Fold {
   float4* at_;
 };
 
-// After a segment: s0, then a = s0 + s1, and s2 wait in `folds`, and y starts anew; after the last, y = a + (s2 + s3).
+// After a segment, with two folds in `folds`: see FoldSegmentInto.
 template <int kResults>
 __device__ void FoldSegment(int segment, std::byte* folds, float (&y)[kResults]) {
-  Fold<kResults> first(folds), second(folds + kResults * kLargeThreads * 4);
-  if (segment == 3) {
-    second.AddTo(y);
-    first.AddTo(y);
-    return;
-  }
-  if (segment == 1) first.AddTo(y);
-  (segment == 2 ? second : first).Store(y);
+  if (!FoldSegmentInto(segment, Fold<kResults>(folds), Fold<kResults>(folds + kResults * kLargeThreads * 4), y)) return;
 #pragma unroll
   for (float& value : y) value = 0.0f;
 }
@@ -254,35 +247,12 @@ __global__ void __launch_bounds__(kLargeThreads, kSlots == 64 ? 2 : 1) Exl3Large
   LargeProduct<kB2, kSlots, kWeight>(call, job, tile, part, call.tiles.SlotOf(index, part), blockIdx.x * std::int64_t{kExl3Columns});
 }
 
-template <int kB2, int kSlots, WeightForm kWeight>
-void LaunchLarge(const Exl3Call& call, CudaStream& stream) {
-  constexpr std::size_t kShared = LargeShared<kB2, kSlots>::kBytes;
-  auto* kernel = Exl3LargeKernel<kB2, kSlots, kWeight>;
-  AllowShared(kernel, stream.device());
-  constexpr std::int64_t kMaxGridY = 65535;
-  for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
-    const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
-                    static_cast<unsigned>(call.tiles.parts));
-    kernel<<<grid, kLargeThreads, kShared, stream.handle()>>>(call, begin);
-  }
-  CheckLaunch("exl3 product of many rows");
-}
-
 template <int kSlots, WeightForm kWeight>
 void LaunchLargeOfRate(const Exl3Call& call, int bits_x2, CudaStream& stream) {
-  switch (bits_x2) {
-    case 2: return LaunchLarge<2, kSlots, kWeight>(call, stream);
-    case 3: return LaunchLarge<3, kSlots, kWeight>(call, stream);
-    case 4: return LaunchLarge<4, kSlots, kWeight>(call, stream);
-    case 5: return LaunchLarge<5, kSlots, kWeight>(call, stream);
-    case 6: return LaunchLarge<6, kSlots, kWeight>(call, stream);
-    case 7: return LaunchLarge<7, kSlots, kWeight>(call, stream);
-    case 8: return LaunchLarge<8, kSlots, kWeight>(call, stream);
-    case 10: return LaunchLarge<10, kSlots, kWeight>(call, stream);
-    case 12: return LaunchLarge<12, kSlots, kWeight>(call, stream);
-    case 14: return LaunchLarge<14, kSlots, kWeight>(call, stream);
-    default: return LaunchLarge<16, kSlots, kWeight>(call, stream);
-  }
+  LaunchOfRate(bits_x2, [&](auto rate) {
+    constexpr int kB2 = decltype(rate)::value;
+    LaunchOverTiles(Exl3LargeKernel<kB2, kSlots, kWeight>, kLargeThreads, LargeShared<kB2, kSlots>::kBytes, call, stream);
+  });
 }
 
 // Tiles of 64 or 128 rows.

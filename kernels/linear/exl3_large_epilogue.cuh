@@ -11,6 +11,19 @@
 
 namespace lockstep::kernels {
 
+// After a segment: s0, then a = s0 + s1, and s2 wait in the folds, and y is to start anew (true); after the last, y = a + (s2 + s3).
+template <class Fold, class Sums>
+__device__ __forceinline__ bool FoldSegmentInto(int segment, Fold first, Fold second, Sums& y) {
+  if (segment == 3) {
+    second.AddTo(y);
+    first.AddTo(y);
+    return false;
+  }
+  if (segment == 1) first.AddTo(y);
+  (segment == 2 ? second : first).Store(y);
+  return true;
+}
+
 // Folded sums of a tile in shared memory, [rows][128 outputs]: four floats after every 32, so that neither writers nor readers of 16 outputs
 // a lane meet in a bank.
 struct ResultTile {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/contract/segments.h"
-#include "kernels/device/launch.cuh"
+#include "kernels/linear/exl3_large_launch.cuh"
 #include "kernels/linear/exl3_tall_stream.cuh"
 #include "kernels/linear/exl3_tall_sums.cuh"
 #include "kernels/linear/tile_product.cuh"
@@ -135,35 +135,12 @@ __global__ void __launch_bounds__(kTallThreads, 1) Exl3TallKernel(const __grid_c
   TallProduct<kB2, Tile>(call, job, tile, part, call.tiles.SlotOf(index, part), blockIdx.x * std::int64_t{kExl3Columns});
 }
 
-template <int kB2, class Tile>
-void LaunchTall(const Exl3Call& call, CudaStream& stream) {
-  constexpr std::size_t kShared = TallMemory<kB2, Tile>::kBytes;
-  auto* kernel = Exl3TallKernel<kB2, Tile>;
-  AllowShared(kernel, stream.device());
-  constexpr std::int64_t kMaxGridY = 65535;
-  for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
-    const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
-                    static_cast<unsigned>(call.tiles.parts));
-    kernel<<<grid, kTallThreads, kShared, stream.handle()>>>(call, begin);
-  }
-  CheckLaunch("exl3 product of many code rows");
-}
-
 template <class Tile>
 void LaunchTallOfRate(const Exl3Call& call, int bits_x2, CudaStream& stream) {
-  switch (bits_x2) {
-    case 2: return LaunchTall<2, Tile>(call, stream);
-    case 3: return LaunchTall<3, Tile>(call, stream);
-    case 4: return LaunchTall<4, Tile>(call, stream);
-    case 5: return LaunchTall<5, Tile>(call, stream);
-    case 6: return LaunchTall<6, Tile>(call, stream);
-    case 7: return LaunchTall<7, Tile>(call, stream);
-    case 8: return LaunchTall<8, Tile>(call, stream);
-    case 10: return LaunchTall<10, Tile>(call, stream);
-    case 12: return LaunchTall<12, Tile>(call, stream);
-    case 14: return LaunchTall<14, Tile>(call, stream);
-    default: return LaunchTall<16, Tile>(call, stream);
-  }
+  LaunchOfRate(bits_x2, [&](auto rate) {
+    constexpr int kB2 = decltype(rate)::value;
+    LaunchOverTiles(Exl3TallKernel<kB2, Tile>, kTallThreads, TallMemory<kB2, Tile>::kBytes, call, stream);
+  });
 }
 
 }  // namespace lockstep::kernels

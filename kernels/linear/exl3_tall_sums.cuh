@@ -60,18 +60,10 @@ __device__ void Clear(float (&y)[Tile::kGroups][Tile::kResults]) {
   Unrolled<Tile::kGroups * Tile::kResults>([&](auto i) { y[decltype(i)::value / Tile::kResults][decltype(i)::value % Tile::kResults] = 0.0f; });
 }
 
-// After a segment: s0, then a = s0 + s1, and s2 wait in `folds`, and y starts anew; after the last, y = a + (s2 + s3).
+// After a segment, with two folds in `folds`: see FoldSegmentInto.
 template <class Tile>
 __device__ void FoldSegment(int segment, std::byte* folds, float (&y)[Tile::kGroups][Tile::kResults]) {
-  TallFold<Tile> first(folds), second(folds + Tile::kFold);
-  if (segment == 3) {
-    second.AddTo(y);
-    first.AddTo(y);
-    return;
-  }
-  if (segment == 1) first.AddTo(y);
-  (segment == 2 ? second : first).Store(y);
-  Clear<Tile>(y);
+  if (FoldSegmentInto(segment, TallFold<Tile>(folds), TallFold<Tile>(folds + Tile::kFold), y)) Clear<Tile>(y);
 }
 
 // A thread's folded sums to the tile's result.
