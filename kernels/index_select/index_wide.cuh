@@ -4,36 +4,9 @@
 
 #include "kernels/index_select/index_scores.cuh"
 #include "kernels/index_select/index_wide_query.cuh"
-#include "kernels/linear/wgmma_sm90.cuh"
+#include "kernels/linear/wgmma_bf16.cuh"
 
 namespace lockstep::kernels {
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// c = A B (+ c), m64nNk16 with bf16 operands, A in registers.
-__device__ inline void WgmmaKeys(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
-        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
-        "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
-        "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-__device__ inline void WgmmaKeys(float (&c)[16], const std::uint32_t (&a)[4], std::uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}\n"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
-        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-#endif
 
 // Whether `own` holds for all of the calling 128 threads, which are warps of one warpgroup and wait for each other.
 __device__ inline bool AllOfGroup(bool own) {
@@ -142,8 +115,8 @@ class WideScores {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     const std::uint64_t query = SwizzledDescriptor(s.value[r]) + static_cast<unsigned>((block / 2 * Query::kTileBytes + block % 2 * 64) / 16);
     WgmmaFence();
-    WgmmaKeys(sum, keys.fragment[2 * block], query, false);
-    WgmmaKeys(sum, keys.fragment[2 * block + 1], query + 32 / 16, true);
+    WgmmaBF16(sum, keys.fragment[2 * block], query, false);
+    WgmmaBF16(sum, keys.fragment[2 * block + 1], query + 32 / 16, true);
     WgmmaCommit();
 #else
     const int lane = threadIdx.x & 31;

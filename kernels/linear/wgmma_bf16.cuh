@@ -1,11 +1,11 @@
-// wgmma m64nNk16 of sm_90a with bf16 operands, both in shared memory. The bits are those of mma.sync m16n8k16 (profile sm90).
+// wgmma m64nNk16 of sm_90a with bf16 operands: B in shared memory, A there too or in registers. The bits are those of mma.sync m16n8k16 (profile sm90).
 #pragma once
 
 #include "kernels/linear/wgmma_sm90.cuh"
 
 namespace lockstep::kernels {
 
-// c = A B (+ c). kAcross: k runs across B's rows, else along them.
+// c = A B (+ c), A in shared memory. kAcross: k runs across B's rows, else along them.
 template <int kN, bool kAcross>
 __device__ inline void WgmmaBF16(float (&c)[kN / 2], std::uint64_t a, std::uint64_t b, bool accumulate);
 
@@ -52,6 +52,31 @@ __device__ inline void WgmmaBF16<128, false>(float (&c)[64], std::uint64_t a, st
 template <>
 __device__ inline void WgmmaBF16<128, true>(float (&c)[64], std::uint64_t a, std::uint64_t b, bool accumulate) {
   WgmmaBF16By128<true>(c, a, b, accumulate);
+}
+
+// c = A B (+ c), A in registers as in WgmmaF16.
+__device__ inline void WgmmaBF16(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+        "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+        "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+__device__ inline void WgmmaBF16(float (&c)[16], const std::uint32_t (&a)[4], std::uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
 // Of tiles [k][64] that lie kTileBytes apart, n along their rows, permuted like SwizzledDescriptor's; `tile` is a multiple of 1024 bytes.
