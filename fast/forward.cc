@@ -130,7 +130,8 @@ void Forward::Begin(std::span<Segment> segments) {
   shape_.position_bound = position_bound_;
   graphs_.Begin(fixed ? &shape_ : nullptr, r_.experts.generation());
   device_index_ = r_.device_of.front();
-  leaving_ = nullptr;  // a step before that threw may have left these four
+  leaving_ = nullptr;  // a step before that threw may have left these five
+  shared_TE_ = nullptr;
   linear_set_.clear();
   inputs_ = {};
   mix_later_ = {};
@@ -308,6 +309,7 @@ void Forward::EnterSite(const DeviceHc& site, const float* norm, const Ranges& r
   for (const RowRange& range : ranges) {
     kernels::HcSiteArgs args;
     if (leaves) args.leave = LeaveArgs(range);
+    if (leaves && shared_TE_) args.sum = SumArgs(range);
     args.mix = MixArgs(site, range);
     if (mixes_later) mix_later_ = {args.mix.mix_TSS, range.rows(), config_.hc_mult, std::exchange(args.mix.sinkhorn_iters, 0), args.mix.hc_eps};
     const float* pre = config_.is_v41() ? ws().pre_TS.data() + range.begin * config_.hc_mult : args.mix.pre_TS;
@@ -316,6 +318,7 @@ void Forward::EnterSite(const DeviceHc& site, const float* norm, const Ranges& r
     kernels().hc_site(stream(), args);
   }
   leaving_ = nullptr;
+  shared_TE_ = nullptr;
 }
 
 // f into the streams, by the next site where nobody looks before; the site's pre becomes the one that the next site collapses with. Two sites a layer:
@@ -328,6 +331,7 @@ void Forward::LeaveSite(const Ranges& ranges) {
 
 void Forward::FinishLeaving() {
   if (!leaving_) return;
+  if (shared_TE_) SumExperts(*leaving_);
   for (const RowRange& range : *leaving_) kernels().hc_expand(stream(), LeaveArgs(range));
   leaving_ = nullptr;
 }

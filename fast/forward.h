@@ -74,6 +74,8 @@ class Forward {
   void LeaveSite(const Ranges& rows);
   // What a site has left to the next one to do, for whoever else reads the streams.
   void FinishLeaving();
+  void SumExperts(const Ranges& rows);
+  kernels::CombineArgs SumArgs(RowRange range);
   kernels::HcExpandArgs LeaveArgs(RowRange range);
   kernels::HcMixArgs MixArgs(const DeviceHc& site, RowRange range);
 
@@ -199,6 +201,7 @@ class Forward {
   std::int64_t position_bound_ = 0;  // no row sees more positions
   kernels::SinkhornArgs mix_later_;  // of the site that was entered last
   const Ranges* leaving_ = nullptr;  // rows whose site's output is not in their streams yet: the next site takes it along
+  const std::uint16_t* shared_TE_ = nullptr;  // outputs of the shared expert, where the site's output is not yet their sum with the picks'
 
   std::int64_t rows() const { return static_cast<std::int64_t>(record_.positions().size()); }
   kernels::Device& device() { return r_.backend.device(device_index_); }

@@ -28,13 +28,21 @@ void Forward::FeedForward(int layer, const Ranges& ranges) {
   }
   Enqueue([&] {
     const RowRange hull = Hull(ranges);
-    const std::int64_t hidden = config_.hidden_size, top_k = config_.num_experts_per_tok;
-    const std::uint16_t* shared = table ? ws().pair_out.data() + (hull.rows() * top_k - hull.begin) * hidden : ws().shared_out.data();
-    for (const RowRange& range : ranges) {
-      kernels().combine(stream(), {ws().pair_out.data(), ws().pair_of_TK.data() + range.begin * top_k, config_.num_experts_per_tok,
-                                   shared + range.begin * hidden, range.rows(), hidden, ws().f_TE.data() + range.begin * hidden});
-    }
+    shared_TE_ = table ? ws().pair_out.data() + (hull.rows() * config_.num_experts_per_tok - hull.begin) * config_.hidden_size : ws().shared_out.data();
+    if (r_.options.trace) SumExperts(ranges);
   });
+}
+
+// The feed-forward half's output f, where the next site does not make it on its way.
+void Forward::SumExperts(const Ranges& ranges) {
+  for (const RowRange& range : ranges) kernels().combine(stream(), SumArgs(range));
+  shared_TE_ = nullptr;
+}
+
+kernels::CombineArgs Forward::SumArgs(RowRange range) {
+  const std::int64_t hidden = config_.hidden_size, top_k = config_.num_experts_per_tok;
+  return {ws().pair_out.data(), ws().pair_of_TK.data() + range.begin * top_k, config_.num_experts_per_tok, shared_TE_ + range.begin * hidden,
+          range.rows(), hidden, ws().f_TE.data() + range.begin * hidden};
 }
 
 // The layer's experts if the device is to find their jobs: all are there, and the rows are few and in one piece. Then the shared expert is

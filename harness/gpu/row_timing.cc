@@ -113,12 +113,17 @@ struct RowTimer {
     Line("hc_expand", us, static_cast<double>(rows * (2 * width + n) * 2), same);
   }
 
-  void HcSite() {
+  // With `picks`, the site's f is their sum.
+  void HcSite(int picks) {
     const std::int64_t width = kStreams * model.hidden, n = model.hidden, outputs = 2 * kStreams + kStreams * kStreams, pairs = kStreams * kStreams;
     const int sets = Sets(outputs * width * 4 + rows * width * 2);
     Mirror<std::uint16_t> u(run.values.BF16s(static_cast<std::size_t>(sets) * T(width))), f(run.values.BF16s(T(n))), x(T(n));
     Mirror<float> fn(run.values.Floats(static_cast<std::size_t>(sets * outputs * width), 0.01f)), base(run.values.Floats(static_cast<std::size_t>(outputs))), scale(run.values.Floats(3));
     Mirror<float> weight(run.values.Floats(static_cast<std::size_t>(n))), pre(T(kStreams)), post(run.values.Floats(T(kStreams))), mix(run.values.Floats(T(pairs), 0.1f));
+    Mirror<std::uint16_t> experts(run.values.BF16s(T((picks + 1) * n)));
+    Mirror<std::int32_t> pair_of(T(std::max(picks, 1)));
+    for (std::size_t i = 0; i < pair_of.host().size(); ++i) pair_of.host()[i] = static_cast<std::int32_t>(pair_of.host().size() - 1 - i);
+    pair_of.Upload();
     const auto args = [&](int set, bool device, std::int64_t t) {
       const std::int64_t many = device ? rows : 1;
       const auto of = [&](auto& mirror, std::int64_t at) { return device ? mirror.device() : mirror.host().data() + t * at; };
@@ -126,6 +131,8 @@ struct RowTimer {
       HcSiteArgs a;
       a.leave = {of(f, n), of(post, kStreams), of(mix, pairs), many, kStreams, n, stream};
       a.mix = {stream, many, kStreams, n, (device ? fn.device() : fn.host().data()) + set * outputs * width, of(base, 0), of(scale, 0), 1e-6f, 1e-6f, 20, false, of(pre, kStreams), of(post, kStreams), of(mix, pairs)};
+      const auto* expert_rows = device ? experts.device() : experts.host().data();
+      if (picks > 0) a.sum = {expert_rows, of(pair_of, picks), picks, expert_rows + (rows * picks + t) * n, many, n, of(f, n)};
       a.collapse = {stream, of(pre, kStreams), many, kStreams, n, of(weight, 0), 1e-6f, of(x, n)};
       return a;
     };
@@ -133,7 +140,7 @@ struct RowTimer {
     u.Upload(), post.Upload(), mix.Upload();
     CudaHcSite()(run.stream, args(0, true, 0));
     const bool same = Check("hc_site", x, n, [&](std::int64_t t) { run.cpu_kernels.hc_site(run.cpu, args(0, false, t)); });
-    Line("hc_site", us, static_cast<double>(outputs * width * 4 + rows * (2 * width + 2 * n) * 2), same);
+    Line("hc_site", us, static_cast<double>(outputs * width * 4 + rows * (2 * width + (2 + picks) * n) * 2), same, picks > 0 ? " sum of " + std::to_string(picks) : "");
   }
 
   void RmsNorm(std::int64_t per_row, std::int64_t n) {
@@ -401,7 +408,10 @@ void TimeRowOperations(TimingRun& run) {
       if (named("hc_mix")) timer.HcMix();
       if (named("hc_collapse_norm")) timer.HcCollapseNorm();
       if (named("hc_expand")) timer.HcExpand();
-      if (named("hc_site")) timer.HcSite();
+      if (named("hc_site")) {
+        timer.HcSite(0);
+        timer.HcSite(6);
+      }
       if (named("rms_norm")) {
         timer.RmsNorm(1, model.q_lora);
         if (v4) timer.RmsNorm(kHeads, kHeadDim);

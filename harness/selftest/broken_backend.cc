@@ -46,6 +46,7 @@ void ComposeFromParts(KernelTable& table) {
     }
   };
   table.hc_site.run = [](Stream& stream, const kernels::HcSiteArgs& a) {
+    if (a.sum.rows > 0) parts.combine(stream, a.sum);
     if (a.leave.f_TE) parts.hc_expand(stream, a.leave);
     parts.hc_mix(stream, a.mix);
     parts.hc_collapse_norm(stream, a.collapse);

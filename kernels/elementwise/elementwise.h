@@ -97,14 +97,6 @@ struct HcExpandArgs {
   std::uint16_t* stream_TSE = nullptr;
 };
 
-// From one site to the next: hc_expand of the site before, then hc_mix and hc_collapse_norm of this one, on the same streams. All three name the same
-// rows, streams and hidden size. The coefficients that `leave` reads may lie where `mix` writes; collapse.pre_TS is mix.pre_TS or the site before's.
-struct HcSiteArgs {
-  HcExpandArgs leave;  // as it is by default: there is no site before
-  HcMixArgs mix;       // not a read-out
-  HcCollapseNormArgs collapse;
-};
-
 // out = bf16(sum of the token's expert rows ascending by expert id, then the shared expert).
 struct CombineArgs {
   const std::uint16_t* expert_rows = nullptr;  // bf16 [pairs][E]
@@ -114,6 +106,17 @@ struct CombineArgs {
   std::int64_t rows = 0;
   std::int64_t hidden = 0;
   std::uint16_t* out_TE = nullptr;
+};
+
+// From one site to the next: hc_expand of the site before, then hc_mix and hc_collapse_norm of this one, on the same streams. All three name the same
+// rows, streams and hidden size. The coefficients that `leave` reads may lie where `mix` writes; collapse.pre_TS is mix.pre_TS or the site before's.
+// With `sum`, whose out_TE is leave.f_TE, combine of the same rows comes first; what f_TE holds after the call is then not said, and sum.pair_of is
+// older than the call that made sum.expert_rows.
+struct HcSiteArgs {
+  CombineArgs sum;     // without rows: f_TE is there
+  HcExpandArgs leave;  // as it is by default: there is no site before
+  HcMixArgs mix;       // not a read-out
+  HcCollapseNormArgs collapse;
 };
 
 // Engram read-out into the streams, in place (docs/numerics.md section 6, Engram).

@@ -40,6 +40,7 @@ struct HcMixCase : StreamCase {
 struct HcSiteCase : StreamCase {
   bool leaves = true;         // there is a site before
   bool pre_of_before = false; // V4.1: collapse with its coefficients
+  int top_k = 0;              // of the sum that the site before left; 0: none
 };
 struct CombineCase {
   std::int64_t rows = 1;
@@ -274,54 +275,6 @@ struct HcExpandProblem : StreamCase {
   }
 };
 
-// From one site to the next; the new coefficients take the place of the old.
-struct HcSiteProblem : HcSiteCase {
-  using Output = std::tuple<std::vector<std::uint16_t>, std::vector<std::uint16_t>, std::vector<float>, std::vector<float>,
-                            std::vector<float>>;  // streams, x, pre, post, mix
-  static constexpr auto kKernel = &KernelTable::hc_site;
-  HcMixProblem site;
-  HcExpandProblem left;
-  HcCollapseNormProblem entered;
-
-  explicit HcSiteProblem(const HcSiteCase& c) : HcSiteCase(c), site({c}), left(c), entered(c) {}
-  Output Start() const {
-    return {left.stream_TSE, UnwrittenBF16(rows * hidden), UnwrittenF32(rows * streams), left.post_TS, left.mix_TSS};
-  }
-  HcSiteArgs Place(CallMemory& memory, Output& y) const {
-    auto& [stream, x, pre, post, mix] = y;
-    HcSiteArgs args;
-    HcMixProblem::Output coefficients;
-    args.mix = site.Place(memory, coefficients);
-    args.mix.pre_TS = memory.InOut(pre), args.mix.post_TS = memory.InOut(post), args.mix.mix_TSS = memory.InOut(mix);
-    std::uint16_t* streams_at = memory.InOut(stream);
-    if (leaves) {
-      args.leave = {.f_TE = memory.In(left.f_TE),
-                    .post_TS = args.mix.post_TS,
-                    .mix_TSS = args.mix.mix_TSS,
-                    .rows = rows,
-                    .streams = streams,
-                    .hidden = hidden,
-                    .stream_TSE = streams_at};
-    }
-    args.mix.stream_TSE = streams_at;
-    args.collapse = {.stream_TSE = streams_at,
-                     .pre_TS = pre_of_before ? memory.In(entered.pre_TS) : args.mix.pre_TS,
-                     .rows = rows,
-                     .streams = streams,
-                     .hidden = hidden,
-                     .norm_weight = memory.In(entered.weight),
-                     .eps = HcCollapseNormProblem::kEps,
-                     .x_TE = memory.InOut(x)};
-    return args;
-  }
-  Work work() const {
-    const auto values = static_cast<double>(rows * hidden);
-    return {.bytes = 4.0 * static_cast<double>(streams * hidden * site.outputs()) + 2 * values * (2 * streams + 2),
-            .products = values * streams * static_cast<double>(site.outputs() + 1 + streams),
-            .items = static_cast<double>(rows)};
-  }
-};
-
 // Pairs lie in random order; those that no token has are poison.
 struct CombineProblem : CombineCase {
   using Output = BF16Output;
@@ -356,6 +309,57 @@ struct CombineProblem : CombineCase {
     const auto values = static_cast<double>(rows * hidden);
     return {.bytes = 2 * values * (top_k + 2),
             .products = values * (top_k + 1),
+            .items = static_cast<double>(rows)};
+  }
+};
+
+// From one site to the next; the new coefficients take the place of the old.
+struct HcSiteProblem : HcSiteCase {
+  using Output = std::tuple<std::vector<std::uint16_t>, std::vector<std::uint16_t>, std::vector<float>, std::vector<float>,
+                            std::vector<float>>;  // streams, x, pre, post, mix
+  static constexpr auto kKernel = &KernelTable::hc_site;
+  HcMixProblem site;
+  CombineProblem sum;
+  HcExpandProblem left;
+  HcCollapseNormProblem entered;
+
+  explicit HcSiteProblem(const HcSiteCase& c) : HcSiteCase(c), site({c}), sum({rows, top_k, hidden, recipe}), left(c), entered(c) {}
+  Output Start() const {
+    return {left.stream_TSE, UnwrittenBF16(rows * hidden), UnwrittenF32(rows * streams), left.post_TS, left.mix_TSS};
+  }
+  HcSiteArgs Place(CallMemory& memory, Output& y) const {
+    auto& [stream, x, pre, post, mix] = y;
+    HcSiteArgs args;
+    HcMixProblem::Output coefficients;
+    args.mix = site.Place(memory, coefficients);
+    args.mix.pre_TS = memory.InOut(pre), args.mix.post_TS = memory.InOut(post), args.mix.mix_TSS = memory.InOut(mix);
+    std::uint16_t* streams_at = memory.InOut(stream);
+    if (leaves) {
+      CombineProblem::Output f;  // unused
+      if (top_k > 0) args.sum = sum.Place(memory, f), args.sum.out_TE = memory.Scratch(std::get<0>(sum.Start()));
+      args.leave = {.f_TE = top_k > 0 ? args.sum.out_TE : memory.In(left.f_TE),
+                    .post_TS = args.mix.post_TS,
+                    .mix_TSS = args.mix.mix_TSS,
+                    .rows = rows,
+                    .streams = streams,
+                    .hidden = hidden,
+                    .stream_TSE = streams_at};
+    }
+    args.mix.stream_TSE = streams_at;
+    args.collapse = {.stream_TSE = streams_at,
+                     .pre_TS = pre_of_before ? memory.In(entered.pre_TS) : args.mix.pre_TS,
+                     .rows = rows,
+                     .streams = streams,
+                     .hidden = hidden,
+                     .norm_weight = memory.In(entered.weight),
+                     .eps = HcCollapseNormProblem::kEps,
+                     .x_TE = memory.InOut(x)};
+    return args;
+  }
+  Work work() const {
+    const auto values = static_cast<double>(rows * hidden);
+    return {.bytes = 4.0 * static_cast<double>(streams * hidden * site.outputs()) + 2 * values * (2 * streams + 2),
+            .products = values * streams * static_cast<double>(site.outputs() + 1 + streams),
             .items = static_cast<double>(rows)};
   }
 };

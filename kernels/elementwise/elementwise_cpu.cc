@@ -30,6 +30,7 @@ void RunNormRope(Stream& stream, const NormRopeArgs& a) {
 
 template <Isa isa>
 void RunHcSite(Stream& stream, const HcSiteArgs& a) {
+  if (a.sum.rows > 0) CpuCombine(isa)(stream, a.sum);
   if (a.leave.f_TE) CpuHcExpand(isa)(stream, a.leave);
   CpuHcMix(isa)(stream, a.mix);
   CpuHcCollapseNorm(isa)(stream, a.collapse);

@@ -350,13 +350,33 @@ TEST(HcExpand, HasTheBitsOfTheReference) {
   }
 }
 
+// The sum over the picks in the given order, the shared expert last.
+CombineProblem::Output ReferenceOf(const CombineProblem& p) {
+  CombineProblem::Output expected = p.Start();
+  for (std::int64_t t = 0; t < p.rows; ++t) {
+    for (std::int64_t d = 0; d < p.hidden; ++d) {
+      const auto y = [&](std::int64_t k) {
+        const std::int64_t pair = p.pair_of[static_cast<std::size_t>(t * p.top_k + k)];
+        return BF16ToFloat(p.expert_rows[static_cast<std::size_t>(pair * p.hidden + d)]);
+      };
+      float sum = y(0);
+      for (int k = 1; k < p.top_k; ++k) sum = sum + y(k);
+      const auto at = static_cast<std::size_t>(t * p.hidden + d);
+      std::get<0>(expected)[at] = FloatToBF16(sum + BF16ToFloat(p.shared_TE[at]));
+    }
+  }
+  return expected;
+}
+
 // The reference's steps one after the other.
 HcSiteProblem::Output ReferenceOf(const HcSiteProblem& p) {
   HcSiteProblem::Output expected = p.Start();
   auto& [stream, x, pre, post, mix] = expected;
   HcCollapseNormProblem entered = p.entered;
   HcMixProblem site = p.site;
-  for (std::int64_t t = 0; t < p.rows && p.leaves; ++t) Store(ReferenceOf<Contract>(p.left, t), t * p.streams * p.hidden, &stream);
+  HcExpandProblem left = p.left;
+  if (p.top_k > 0) left.f_TE = std::get<0>(ReferenceOf(p.sum));
+  for (std::int64_t t = 0; t < p.rows && p.leaves; ++t) Store(ReferenceOf<Contract>(left, t), t * p.streams * p.hidden, &stream);
   site.stream_TSE = entered.stream_TSE = stream;
   for (std::int64_t t = 0; t < p.rows; ++t) {
     const HcRow<Contract> row = ReferenceOf<Contract>(site, t);
@@ -376,6 +396,18 @@ TEST(HcSite, HasTheBitsOfTheReference) {
       for (const bool leaves : {true, false}) {
         const HcSiteProblem p({{.rows = rows, .streams = streams, .hidden = hidden, .recipe = rows == 3 ? Recipe::kSpiky : Recipe::kNormal}, leaves, rows % 2 == 0});
         ExpectEverywhere(p, ReferenceOf(p), Describe(rows, streams, hidden, p.recipe) + (leaves ? "" : ", the first site"));
+      }
+    }
+  }
+}
+
+TEST(HcSite, MakesTheSumThatTheSiteBeforeLeft) {
+  for (const std::int64_t hidden : {128, 640, 4096, 300}) {
+    for (const std::int64_t rows : {1, 2, 3, 9}) {
+      if (rows == 9 && hidden > 640) continue;
+      for (const int top_k : {1, 2, 6, 8}) {
+        const HcSiteProblem p({{.rows = rows, .streams = 4, .hidden = hidden, .recipe = rows == 3 ? Recipe::kSpiky : Recipe::kNormal}, true, rows % 2 == 0, top_k});
+        ExpectEverywhere(p, ReferenceOf(p), Describe(rows, 4, hidden, p.recipe) + ", picks " + std::to_string(top_k));
       }
     }
   }
@@ -436,20 +468,7 @@ TEST(Combine, SumsInTheGivenOrderTheSharedExpertLast) {
     for (const int top_k : {1, 2, 6, 8}) {
       for (const std::int64_t hidden : {1, 16, 31, 700}) {
         const CombineProblem p({.rows = 5, .top_k = top_k, .hidden = hidden, .recipe = recipe});
-        CombineProblem::Output expected = p.Start();
-        for (std::int64_t t = 0; t < p.rows; ++t) {
-          for (std::int64_t d = 0; d < hidden; ++d) {
-            const auto y = [&](std::int64_t k) {
-              const std::int64_t pair = p.pair_of[static_cast<std::size_t>(t * top_k + k)];
-              return BF16ToFloat(p.expert_rows[static_cast<std::size_t>(pair * hidden + d)]);
-            };
-            float sum = y(0);
-            for (int k = 1; k < top_k; ++k) sum = sum + y(k);
-            const auto at = static_cast<std::size_t>(t * hidden + d);
-            std::get<0>(expected)[at] = FloatToBF16(sum + BF16ToFloat(p.shared_TE[at]));
-          }
-        }
-        ExpectEverywhere(p, expected, Describe(p.rows, top_k, hidden, recipe));
+        ExpectEverywhere(p, ReferenceOf(p), Describe(p.rows, top_k, hidden, recipe));
       }
     }
   }

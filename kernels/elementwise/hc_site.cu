@@ -23,43 +23,102 @@ constexpr int kBlockLanes = 32, kLaneBlocks = kLanesF / kBlockLanes, kLaneBlocks
 constexpr int kDotsOfWarp = 5, kGatherers = kDots / kDotsOfWarp * 32;
 constexpr int kThreads = kLanesF + kGatherers;
 constexpr int kMaxRows = 8;
+constexpr int kMaxSums = 2, kMaxPicks = 6;  // rows, and picks of each, that a site sums up itself
 static_assert(kDots % kDotsOfWarp == 0);
 
 // Loops here stay loops: a block runs this code once, and fetching instructions takes longer than running them.
 
-// Calls store(k, bf16 of stream k) for eight channels of what a row's streams become.
-template <class Store>
-__device__ void ExpandEight(const HcSiteArgs& site, std::int64_t t, int d, const Store& store) {
-  const HcExpandArgs& a = site.leave;
-  const std::uint16_t* stream = site.mix.stream_TSE + t * kStreams * site.mix.hidden + d;
-  uint4 bits[kStreams];
+// What becomes of a row's streams, eight channels of a thread at a time. With kSum, f is made on the way, as combine makes it.
+template <bool kSum>
+class Expansion {
+ public:
+  // Before the wait: the pairs were chosen before the kernel that made their rows let this one start. Few rows: 32 bits name an element.
+  __device__ Expansion(const HcSiteArgs& site, int row)
+      : n_(static_cast<int>(site.mix.hidden)), picks_(site.sum.top_k), leaves_(kSum || site.leave.f_TE), row_(row * n_), stream_TSE_(site.mix.stream_TSE),
+        f_TE_(kSum ? site.sum.shared_TE : site.leave.f_TE), expert_rows_(site.sum.expert_rows) {
+    const int own = min(static_cast<int>(threadIdx.x & 31), kStreams + kPairs - 1);
+    coefficient_ = own < kStreams ? site.leave.post_TS + row * kStreams + own : site.leave.mix_TSS + row * kPairs + own - kStreams;
 #pragma unroll
-  for (int j = 0; j < kStreams; ++j) bits[j] = *reinterpret_cast<const uint4*>(stream + j * site.mix.hidden);
-  if (!a.f_TE) {
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) store(k, bits[k]);
-    return;
+    for (int k = 0; kSum && k < kMaxPicks; ++k) pick_[k] = __ldcg(site.sum.pair_of + row * picks_ + min(k, picks_ - 1)) * n_;
   }
-  const Channels<8> f = Channels<8>::Load(a.f_TE + t * a.hidden + d);
-  Channels<8> x[kStreams];
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) x[j] = Channels<8>::From(bits[j]);
-  const float *post = a.post_TS + t * kStreams, *mix = a.mix_TSS + t * kPairs;
+
+  // After the wait. Calls store(unit, k, bf16 of stream k) for all of a block's units of eight channels, the first of which is first(unit).
+  template <class First, class Store>
+  __device__ void Run(int units, const First& first, const Store& store) const {
+    const int lane = threadIdx.x & 31;
+    const float coefficient = leaves_ ? *coefficient_ : 0.0f;
 #pragma unroll 1
-  for (int k = 0; k < kStreams; ++k) {
-    Channels<8> sum;
+    for (int i = threadIdx.x; i - lane < units; i += kThreads) {  // warps stay whole: lanes past the end do the last unit again
+      const int unit = min(i, units - 1), d = first(unit);
+      uint4 bits[kStreams];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      sum.value[i] = Mul(post[k], f.value[i]);
+      for (int j = 0; j < kStreams; ++j) bits[j] = *reinterpret_cast<const uint4*>(stream_TSE_ + (row_ * kStreams + j * n_ + d));
+      if (leaves_) {
+        Eight(bits, Output(d), coefficient, [&](int k, uint4 y) { store(unit, k, y); });
+      } else {
 #pragma unroll
-      for (int j = 0; j < kStreams; ++j) sum.value[i] = Fma(mix[j * kStreams + k], x[j].value[i], sum.value[i]);
+        for (int k = 0; k < kStreams; ++k) store(unit, k, bits[k]);
+      }
     }
-    store(k, sum.Bits());
   }
-}
+
+ private:
+  // The site before's.
+  __device__ Channels<8> Output(int d) const {
+    const Channels<8> own = Channels<8>::Load(f_TE_ + (row_ + d));
+    if constexpr (!kSum) return own;
+    constexpr std::uint32_t kNothing = 0x80008000u;  // -0, which no sum notices; a branch would let loads wait for each other
+    uint4 bits[kMaxPicks];
+#pragma unroll
+    for (int k = 0; k < kMaxPicks; ++k) {
+      bits[k] = *reinterpret_cast<const uint4*>(expert_rows_ + (pick_[k] + d));
+      if (k >= picks_) bits[k] = make_uint4(kNothing, kNothing, kNothing, kNothing);
+    }
+    Channels<8> f = Channels<8>::From(bits[0]);
+#pragma unroll
+    for (int k = 1; k < kMaxPicks; ++k) Accumulate(Channels<8>::From(bits[k]), f);
+    Accumulate(own, f);
+    return Channels<8>::From(f.Bits());
+  }
+
+  __device__ static void Accumulate(const Channels<8>& y, Channels<8>& f) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) f.value[i] = Add(f.value[i], y.value[i]);
+  }
+
+  template <class Store>
+  __device__ static void Eight(const uint4 (&bits)[kStreams], const Channels<8>& f, float coefficient, const Store& store) {
+    const auto of_lane = [coefficient](int lane) { return __shfl_sync(0xffffffffu, coefficient, lane); };
+    Channels<8> x[kStreams];
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) x[j] = Channels<8>::From(bits[j]);
+#pragma unroll 1
+    for (int k = 0; k < kStreams; ++k) {
+      Channels<8> sum;
+      const float post = of_lane(k);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum.value[i] = Mul(post, f.value[i]);
+#pragma unroll
+      for (int j = 0; j < kStreams; ++j) {
+        const float mix = of_lane(kStreams + j * kStreams + k);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum.value[i] = Fma(mix, x[j].value[i], sum.value[i]);
+      }
+      store(k, sum.Bits());
+    }
+  }
+
+  const int n_, picks_;
+  const bool leaves_;  // else there is no site before
+  const int row_;      // elements of rows before
+  int pick_[kMaxPicks];
+  const std::uint16_t *stream_TSE_, *f_TE_, *expert_rows_;  // with kSum, f are the shared expert's rows
+  const float* coefficient_;  // the lane's: post, then the mixing matrix
+};
 
 // 32 lanes of one dot of a row.
-__device__ void WalkLanes(const HcSiteArgs& a, std::int64_t t, int dot, int lane0, LaneWord* words, float* memory) {
+template <bool kSum>
+__device__ void WalkLanes(const HcSiteArgs& a, int t, int dot, int lane0, LaneWord* words, float* memory) {
   const int chunks = static_cast<int>(a.mix.hidden) / kLanesF, steps = kStreams * chunks, lane = threadIdx.x & 31;
   const bool self = dot == kOutputs;
   float *w = memory, *x = memory + steps * kBlockLanes;  // [steps][32] each
@@ -69,15 +128,13 @@ __device__ void WalkLanes(const HcSiteArgs& a, std::int64_t t, int dot, int lane
     CopyAsync<16>(w + step * kBlockLanes + four, a.mix.fn + (std::int64_t{dot} * steps + step) * kLanesF + lane0 + four);
   }
   CommitCopies();
+  const Expansion<kSum> expansion(a, t);
   WaitForKernelsBefore();
-#pragma unroll 1
-  for (int i = threadIdx.x; i < chunks * (kBlockLanes / 8); i += kThreads) {
-    const int chunk = i / (kBlockLanes / 8), eight = i % (kBlockLanes / 8) * 8;
-    ExpandEight(a, t, chunk * kLanesF + lane0 + eight, [&](int k, uint4 bits) {
-      auto* into = reinterpret_cast<float4*>(x + (k * chunks + chunk) * kBlockLanes + eight);
-      into[0] = WidenFour(make_uint2(bits.x, bits.y)), into[1] = WidenFour(make_uint2(bits.z, bits.w));
-    });
-  }
+  constexpr int kUnits = kBlockLanes / 8;  // of a chunk
+  expansion.Run(chunks * kUnits, [&](int unit) { return unit / kUnits * kLanesF + lane0 + unit % kUnits * 8; }, [&](int unit, int k, uint4 bits) {
+    auto* into = reinterpret_cast<float4*>(x + k * chunks * kBlockLanes + unit * 8);
+    into[0] = WidenFour(make_uint2(bits.x, bits.y)), into[1] = WidenFour(make_uint2(bits.z, bits.w));
+  });
   WaitForCopies<0>();
   __syncthreads();
   if (threadIdx.x >= kBlockLanes) return;
@@ -89,13 +146,12 @@ __device__ void WalkLanes(const HcSiteArgs& a, std::int64_t t, int dot, int lane
 }
 
 // The block that ends a row: five warps gather the dots, all collapse; then four norm, one makes the coefficients and four store the streams.
+template <bool kSum>
 class SiteEnd {
  public:
-  __device__ SiteEnd(const HcSiteArgs& args, std::int64_t row, LaneWord* row_words, std::byte* memory)
+  __device__ SiteEnd(const HcSiteArgs& args, int row, LaneWord* row_words, std::byte* memory)
       : a(args), t(row), n(static_cast<int>(args.mix.hidden)), words(row_words), norm(reinterpret_cast<float*>(memory)),
         streams(reinterpret_cast<std::uint16_t*>(norm + n)), collapsed(streams + kStreams * n) {}
-
-  static std::size_t SharedBytes(std::int64_t hidden) { return static_cast<std::size_t>(hidden) * (sizeof(float) + (kStreams + 1) * sizeof(std::uint16_t)); }
 
   __device__ void Run() {
     __shared__ float dots[kDots], lanes[kLanesF];
@@ -104,17 +160,17 @@ class SiteEnd {
 #pragma unroll 1
     for (int i = 4 * threadIdx.x; i < n; i += 4 * kThreads) CopyAsync<16>(norm + i, a.collapse.norm_weight + i);
     CommitCopies();
+    const Expansion<kSum> expansion(a, t);
     WaitForKernelsBefore();
-#pragma unroll 1
-    for (int d = 8 * threadIdx.x; d < n; d += 8 * kThreads) {
-      ExpandEight(a, t, d, [&](int k, uint4 bits) { *reinterpret_cast<uint4*>(streams + k * n + d) = bits; });
-    }
+    expansion.Run(n / 8, [](int unit) { return 8 * unit; }, [&](int unit, int k, uint4 bits) { *reinterpret_cast<uint4*>(streams + k * n + 8 * unit) = bits; });
     WaitForCopies<0>();
+    const int output = min(static_cast<int>(threadIdx.x & 31), kOutputs - 1);
+    const bool own_pre = a.collapse.pre_TS == a.mix.pre_TS;
+    const float pre_before = own_pre || output >= kStreams ? 0.0f : a.collapse.pre_TS[t * kStreams + output];
     if (threadIdx.x >= kLanesF) GatherDots(dots);
     __syncthreads();
-    const int output = min(static_cast<int>(threadIdx.x & 31), kOutputs - 1);
     const float logit = Logit(dots, output, terms[output]), sigmoid = contract::Sigmoid(logit), pre = Add(sigmoid, a.mix.hc_eps);
-    Collapse(pre);
+    Collapse(own_pre ? pre : pre_before);
     __syncthreads();
     if (threadIdx.x < kLanesF) Norm(lanes);
     else if (threadIdx.x < kLanesF + 32) StoreCoefficients(logit, sigmoid, pre);
@@ -147,12 +203,11 @@ class SiteEnd {
     return Add(Mul(Mul(dots[output], r), scale_base.x), scale_base.y);
   }
 
-  // `own_pre` of lane s is this site's coefficient of stream s.
-  __device__ void Collapse(float own_pre) const {
-    const bool own = a.collapse.pre_TS == a.mix.pre_TS;
+  // `pre_of_lane` of lane s is the coefficient of stream s.
+  __device__ void Collapse(float pre_of_lane) const {
     float pre[kStreams];
 #pragma unroll
-    for (int s = 0; s < kStreams; ++s) pre[s] = own ? __shfl_sync(0xffffffffu, own_pre, s) : a.collapse.pre_TS[t * kStreams + s];
+    for (int s = 0; s < kStreams; ++s) pre[s] = __shfl_sync(0xffffffffu, pre_of_lane, s);
 #pragma unroll 1
     for (int d = 8 * threadIdx.x; d < n; d += 8 * kThreads) {
       Channels<8> y;
@@ -209,8 +264,7 @@ class SiteEnd {
   }
 
   const HcSiteArgs& a;
-  const std::int64_t t;
-  const int n;
+  const int t, n;
   LaneWord* words;
   float* norm;               // [n]
   std::uint16_t* streams;    // [4][n], expanded
@@ -218,41 +272,47 @@ class SiteEnd {
 };
 
 // Blocks: 100 of lanes for every row, then one for each row that ends it and has to start last.
-__global__ void __launch_bounds__(kThreads) SiteKernel(const __grid_constant__ HcSiteArgs a, LaneWord* words) {
+template <bool kSum>
+__global__ void __launch_bounds__(kThreads, kSum ? kMaxSums : 3) SiteKernel(const __grid_constant__ HcSiteArgs a, LaneWord* words) {
   StartNextKernel();
   extern __shared__ __align__(16) std::byte memory[];
   const int lane_blocks = static_cast<int>(a.mix.rows) * kLaneBlocksOfRow, block = blockIdx.x;
   if (block >= lane_blocks) {
-    const std::int64_t t = block - lane_blocks;
-    SiteEnd(a, t, words + t * kDots * kLanesF, memory).Run();
+    const int t = block - lane_blocks;
+    SiteEnd<kSum>(a, t, words + t * kDots * kLanesF, memory).Run();
     return;
   }
-  const std::int64_t t = block / kLaneBlocksOfRow;
-  const int part = block % kLaneBlocksOfRow;
-  WalkLanes(a, t, part / kLaneBlocks, part % kLaneBlocks * kBlockLanes, words + t * kDots * kLanesF, reinterpret_cast<float*>(memory));
+  const int t = block / kLaneBlocksOfRow, part = block % kLaneBlocksOfRow;
+  WalkLanes<kSum>(a, t, part / kLaneBlocks, part % kLaneBlocks * kBlockLanes, words + t * kDots * kLanesF, reinterpret_cast<float*>(memory));
 }
 
-bool Takes(const HcSiteArgs& a) {
-  const std::int64_t n = a.mix.hidden;
-  return a.mix.rows <= kMaxRows && a.mix.streams == kStreams && n % kLanesF == 0 && n <= 8192 && a.collapse.norm_weight;
+std::size_t SharedBytes(std::int64_t hidden) {
+  const std::int64_t walk = 2 * kStreams * hidden / kLanesF * kBlockLanes * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t end = hidden * static_cast<std::int64_t>(sizeof(float) + (kStreams + 1) * sizeof(std::uint16_t));
+  return static_cast<std::size_t>(std::max(walk, end));
+}
+
+template <bool kSum>
+void LaunchSite(CudaStream& stream, const HcSiteArgs& a) {
+  const auto rows = static_cast<std::size_t>(a.mix.rows);
+  auto* words = reinterpret_cast<LaneWord*>(stream.ZeroedScratch(rows * kDots * kLanesF * sizeof(LaneWord)));
+  AllowShared(SiteKernel<kSum>, stream.device());
+  Launch(SiteKernel<kSum>, static_cast<unsigned>(rows * (kLaneBlocksOfRow + 1)), kThreads, SharedBytes(a.mix.hidden), stream, a, words);
+  CheckLaunch("hc_site");
 }
 
 void RunHcSite(Stream& s, const HcSiteArgs& a) {
   if (a.mix.rows == 0) return;
   CudaStream& stream = AsCuda(s);
-  if (!Takes(a)) {
-    if (a.leave.f_TE) CudaHcExpand()(stream, a.leave);
-    CudaHcMix()(stream, a.mix);
-    CudaHcCollapseNorm()(stream, a.collapse);
-    return;
-  }
-  const auto rows = static_cast<std::size_t>(a.mix.rows);
-  auto* words = reinterpret_cast<LaneWord*>(stream.ZeroedScratch(rows * kDots * kLanesF * sizeof(LaneWord)));
-  const auto walk = static_cast<std::size_t>(kStreams * a.mix.hidden / kLanesF * kBlockLanes) * 2 * sizeof(float);
-  const std::size_t bytes = std::max(walk, SiteEnd::SharedBytes(a.mix.hidden));
-  AllowShared(SiteKernel, stream.device());
-  Launch(SiteKernel, static_cast<unsigned>(rows * (kLaneBlocksOfRow + 1)), kThreads, bytes, stream, a, words);
-  CheckLaunch("hc_site");
+  const std::int64_t rows = a.mix.rows, n = a.mix.hidden;
+  const bool one_launch = rows <= kMaxRows && a.mix.streams == kStreams && n % kLanesF == 0 && n <= 8192 && a.collapse.norm_weight;
+  const bool sums = a.sum.rows > 0;
+  if (one_launch && sums && rows <= kMaxSums && a.sum.top_k <= kMaxPicks) return LaunchSite<true>(stream, a);
+  if (sums) CudaCombine()(stream, a.sum);
+  if (one_launch) return LaunchSite<false>(stream, a);
+  if (a.leave.f_TE) CudaHcExpand()(stream, a.leave);
+  CudaHcMix()(stream, a.mix);
+  CudaHcCollapseNorm()(stream, a.collapse);
 }
 
 }  // namespace

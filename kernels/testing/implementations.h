@@ -77,6 +77,11 @@ class CallMemory {
     owned_.push_back(kept);
     return In(*kept);
   }
+  // What a call may write and nobody looks at.
+  template <typename T>
+  T* Scratch(std::vector<T> start) {
+    return const_cast<T*>(Own(std::move(start)));
+  }
   // Waits for the calls and brings the InOut arrays back.
   void Finish();
 
