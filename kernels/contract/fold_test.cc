@@ -182,7 +182,10 @@ TEST(TotalOrderTest, RankKeysSortLikeAStableDescendingSort) {
   std::vector<std::uint64_t> keys;
   for (std::uint32_t i = 0; i < values.size(); ++i) keys.push_back(contract::RankKey(values[i], i));
   std::sort(keys.rbegin(), keys.rend());
-  for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(contract::IndexOfRankKey(keys[i]), expected[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(contract::IndexOfRankKey(keys[i]), expected[i]);
+    EXPECT_EQ(contract::ValueOfRankKey(keys[i]), values[expected[i]]);
+  }
 }
 
 TEST(TotalOrderTest, NanIsFound) {

@@ -26,6 +26,11 @@ LOCKSTEP_HD std::uint64_t RankKey(float value, std::uint32_t index) {
 }
 
 LOCKSTEP_HD std::uint32_t IndexOfRankKey(std::uint64_t key) { return ~static_cast<std::uint32_t>(key); }
+// The value, +0 where it was -0.
+LOCKSTEP_HD float ValueOfRankKey(std::uint64_t key) {
+  const auto order = static_cast<std::uint32_t>(key >> 32);
+  return FloatOf(static_cast<std::int32_t>((order & 0x80000000u) != 0 ? order ^ 0x80000000u : ~order));
+}
 
 // Whether any of the n values is NaN.
 LOCKSTEP_HD bool AnyNan(const float* values, std::int64_t n) {

@@ -1,4 +1,4 @@
-// The blocks that share a row: in each step every block leaves words for the others, meets them, and reads what all have left.
+// The blocks that share a row: between meetings every block leaves words for the others and adds to sums of all; after one it reads what all have left.
 #pragma once
 
 #include <cstdint>
@@ -7,47 +7,53 @@
 
 namespace lockstep::kernels {
 
-inline constexpr int kTeamWords = 2048;  // that a block can leave in a step
+inline constexpr int kMaxTeam = 32;                  // blocks: a lane of a warp each
+inline constexpr int kTeamWords = 1 + 1024;          // that a block can leave between two meetings
+inline constexpr int kTeamSums = 2048, kSumSets = 3;
 
-// How many blocks of a row have come to a meeting, over all its steps, and how many are done. Zero before and after a launch.
+// How many blocks of a row have come to a meeting, over all its meetings, and how many are done. Zero before and after a launch.
 struct TeamCounters {
   std::uint32_t arrived, done;
 };
 
-// Of a launch whose block (x, y) is block x of row y's team. Two sets of words in turn: a block may be a step ahead of one that still reads.
+// Of a launch whose block (x, y) is block x of row y's team. Words have two sets in turn, because a block may be a meeting ahead of one that still reads;
+// sums have three, because a set must also become zero again between two uses.
 struct TeamMemory {
   unsigned long long* words;  // [rows][blocks][2][kTeamWords]
+  unsigned long long* sums;   // [rows][kSumSets][kTeamSums]
   TeamCounters* counters;     // [rows]
 
   static TeamMemory In(CudaStream& stream, int slot, std::int64_t rows, int blocks) {
-    const auto words = static_cast<std::size_t>(rows * blocks * 2 * kTeamWords);
-    return {reinterpret_cast<unsigned long long*>(stream.Scratch(slot, words * sizeof(unsigned long long))),
-            reinterpret_cast<TeamCounters*>(stream.ZeroedScratch(static_cast<std::size_t>(rows) * sizeof(TeamCounters)))};
+    const auto sums = static_cast<std::size_t>(rows) * kSumSets * kTeamSums, words = static_cast<std::size_t>(rows * blocks) * 2 * kTeamWords;
+    auto* memory = reinterpret_cast<unsigned long long*>(stream.Scratch(slot, (sums + words) * sizeof(unsigned long long)));
+    return {memory + sums, memory, reinterpret_cast<TeamCounters*>(stream.ZeroedScratch(static_cast<std::size_t>(rows) * sizeof(TeamCounters)))};
   }
 };
 
 #if defined(__CUDACC__)
 
-// All blocks of a team must be on the device at once: those of earlier kernels end without them, and later ones start after they have.
+// Called by all threads of all blocks of a team, which must be on the device at once: those of earlier kernels end without them, and later ones start
+// after they have. The first meeting comes before the first sums.
 class RowTeam {
  public:
   explicit __device__ RowTeam(const TeamMemory& memory)
-      : words_(memory.words + static_cast<std::int64_t>(blockIdx.y) * blocks() * 2 * kTeamWords), counters_(memory.counters + blockIdx.y) {}
+      : words_(memory.words + static_cast<std::int64_t>(blockIdx.y) * blocks() * 2 * kTeamWords),
+        sums_(memory.sums + static_cast<std::int64_t>(blockIdx.y) * kSumSets * kTeamSums),
+        counters_(memory.counters + blockIdx.y) {
+    ClearShare(0);
+    ClearShare(1);
+  }
 
   __device__ int blocks() const { return static_cast<int>(gridDim.x); }
   __device__ int rank() const { return static_cast<int>(blockIdx.x); }
 
-  // This block's words of the step: word(i), i < count <= kTeamWords. By all threads; what word reads is ready.
-  template <class Value>
-  __device__ void Leave(int count, const Value& word) {
-    for (int i = threadIdx.x; i < count; i += static_cast<int>(blockDim.x)) words_[At(rank(), i)] = word(i);
-  }
-
-  // Ends the step: all have left their words. The barriers make one thread's order the block's.
+  // Word i < kTeamWords of this block, for after the next meeting.
+  __device__ void Leave(int i, unsigned long long word) { words_[At(rank(), i, meetings_)] = word; }
+  // The barriers make one thread's order the block's.
   __device__ void Meet() {
     __syncthreads();
     if (threadIdx.x == 0) {
-      const auto expected = static_cast<std::uint32_t>((step_ + 1) * blocks());
+      const auto expected = static_cast<std::uint32_t>((meetings_ + 1) * blocks());
       asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(&counters_->arrived) : "memory");
       std::uint32_t arrived;
       do {
@@ -55,31 +61,42 @@ class RowTeam {
       } while (arrived < expected);
     }
     __syncthreads();
-    ++step_;
+    ++meetings_;
+  }
+  // What a block left for the last meeting.
+  __device__ unsigned long long Word(int block, int i) const { return __ldcg(words_ + At(block, i, meetings_ - 1)); }
+
+  // Adds `value(i)` of this block to sum i < kTeamSums of the team, and meets; then Sums has two of them for every thread of kTeamSums / 2.
+  template <class Value>
+  __device__ void AddAndMeet(const Value& value) {
+    unsigned long long* set = sums_ + additions_ % kSumSets * kTeamSums;
+    for (int i = threadIdx.x; i < kTeamSums; i += static_cast<int>(blockDim.x)) {
+      if (const unsigned long long own = value(i); own > 0) atomicAdd(set + i, own);
+    }
+    Meet();
+    ClearShare(additions_ + 2);  // the set before this one: all have read it
+    ++additions_;
+  }
+  __device__ ulonglong2 Sums() const {
+    return __ldcg(reinterpret_cast<const ulonglong2*>(sums_ + (additions_ - 1) % kSumSets * kTeamSums) + threadIdx.x);
   }
 
-  // What a block, or all together, left in the step that has ended.
-  __device__ unsigned long long Word(int block, int i) const { return __ldcg(words_ + At(block, i, step_ - 1)); }
-  __device__ unsigned long long Sum(int i) const {
-    unsigned long long sum = 0;
-#pragma unroll 4
-    for (int b = 0; b < blocks(); ++b) sum += Word(b, i);
-    return sum;
-  }
-
-  // After the last step, by all threads: the last block leaves the counters as it found them.
+  // After the last meeting: the last block leaves the counters as it found them.
   __device__ void Disperse() {
     if (threadIdx.x != 0) return;
     if (atomicAdd(&counters_->done, 1u) == gridDim.x - 1) *counters_ = {0, 0};
   }
 
  private:
-  __device__ std::int64_t At(int block, int i, int step) const { return (static_cast<std::int64_t>(block) * 2 + step % 2) * kTeamWords + i; }
-  __device__ std::int64_t At(int block, int i) const { return At(block, i, step_); }
+  __device__ void ClearShare(int addition) {
+    unsigned long long* set = sums_ + addition % kSumSets * kTeamSums;
+    for (int i = rank() * static_cast<int>(blockDim.x) + threadIdx.x; i < kTeamSums; i += blocks() * static_cast<int>(blockDim.x)) set[i] = 0;
+  }
+  __device__ std::int64_t At(int block, int i, int meeting) const { return (static_cast<std::int64_t>(block) * 2 + meeting % 2) * kTeamWords + i; }
 
-  unsigned long long* words_;
+  unsigned long long *words_, *sums_;
   TeamCounters* counters_;
-  int step_ = 0;
+  int meetings_ = 0, additions_ = 0;
 };
 
 #endif

@@ -1,10 +1,11 @@
-// Tokens from rows of logits, a team of blocks a row. What sorting finds on the CPU, histograms of weights find here: the exponent at which the running
-// weight passes an amount, then the digits of the logit, then the id among equals.
+// Tokens from rows of logits, a team of blocks a row. What sorting finds on the CPU, a histogram of weights and a short sort find here: the exponent at
+// which the running weight passes an amount, then the token among the few of that exponent.
 #include <algorithm>
 #include <string>
 
 #include "kernels/contract/total_order.h"
 #include "kernels/device/launch.cuh"
+#include "kernels/sampling/block_scan.cuh"
 #include "kernels/sampling/row_team.cuh"
 #include "kernels/sampling/sampling_cuda.h"
 #include "kernels/sampling/sampling_weight.h"
@@ -15,12 +16,11 @@ namespace {
 enum Slot { kTeamSlot = 1 };
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
-constexpr int kDigitBits = 11, kBins = 1 << kDigitBits, kBinsAWarp = kBins / kWarps;
+constexpr int kBinBits = 11, kBins = 1 << kBinBits;
 constexpr std::int64_t kMaxVocab = 1 << 18;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kBinsAUnit = kBins / -kLowestExponent * 0.99f;  // of the exponent
-constexpr int kMaxTeam = 16;  // blocks a row: eight ids a thread of 129,280
-static_assert(kBins <= kTeamWords && kWarps <= kTeamWords);
+constexpr int kHeld = 4 * kThreads;                             // logits that a block keeps in shared memory: its share of 129,280
+static_assert(kBins == kTeamSums && kBins == 2 * kThreads && 1 + kThreads <= kTeamWords && kMaxTeam <= kWarps);
 
 // Sums of weights in bins. Weights are cut in three, because shared memory adds words of 32 bits at full speed.
 struct Histogram {
@@ -29,9 +29,7 @@ struct Histogram {
   std::uint32_t part[kParts][kBins];
 
   __device__ void Clear() {
-    __syncthreads();
     for (int i = threadIdx.x; i < kParts * kBins; i += kThreads) part[i / kBins][i % kBins] = 0;
-    __syncthreads();
   }
   __device__ void Add(int bin, unsigned long long weight) {
 #pragma unroll
@@ -47,21 +45,27 @@ struct Histogram {
   }
 };
 
+// The first token in order of rank at which the running weight reaches an amount.
+struct Reached {
+  std::uint64_t key;
+  unsigned long long weight;  // running, that token's included
+};
+
 struct SampleShared {
   union {
-    Histogram own;                   // of the block's ids
-    unsigned long long all[kBins];   // of the row's
+    Histogram own;                // of the block's ids
+    std::uint64_t key[kThreads];  // candidates
   };
-  unsigned long long weight[kBins];  // by exponent
+  float logit[kHeld];
   unsigned long long warp[kWarps];
-  unsigned long long sum;  // of what comes before the chosen bin
-  int bin;
-  std::uint64_t key;
+  int bin, count;
+  unsigned long long before;  // weight before the bin
+  Reached reached;
 };
 
 // The ids of a row that a block looks at.
 struct Tokens {
-  const float* logits;
+  const float* logits;  // of the row; those of [begin, end) are there
   int begin, end;
 
   // Calls body(id, logit) for all of them, eight loads at a time: loads are what a block waits for.
@@ -80,16 +84,17 @@ struct Tokens {
   }
 };
 
-__device__ unsigned long long SumWarp(unsigned long long value) {
-  for (int stride = 16; stride > 0; stride /= 2) value += __shfl_xor_sync(kAllLanes, value, stride);
-  return value;
+// The largest value of all threads of a team.
+__device__ unsigned long long TeamMax(RowTeam& team, unsigned long long value, SampleShared& s) {
+  value = WarpMax(value);
+  const int lane = threadIdx.x % 32;
+  if (lane == 0) s.warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x < 32) value = WarpMax(s.warp[lane]);
+  if (threadIdx.x == 0) team.Leave(0, value);
+  team.Meet();
+  return WarpMax(lane < team.blocks() ? team.Word(lane, 0) : 0ull);
 }
-
-// The first token in order of rank at which the running weight reaches an amount.
-struct Reached {
-  std::uint64_t key;
-  unsigned long long weight;  // running, that token's included
-};
 
 // What counts of a row, and by which bin: exponents fall with the rank, so bins follow each other in order of rank.
 struct SampledWeight {
@@ -100,149 +105,150 @@ struct SampledWeight {
 
   __device__ float Exponent(float logit) const { return SamplingExponent(logit, best, row); }
   __device__ int Bin(float exponent) const { return exponent < kLowestExponent ? kBins : static_cast<int>(contract::Mul(-exponent, kBinsAUnit)); }
-  __device__ unsigned long long Of(int v, float logit, float exponent) const {
-    if (contract::RankKey(logit, static_cast<std::uint32_t>(v)) < lowest) return 0;
+  __device__ unsigned long long Of(std::uint64_t key, float exponent) const {
+    if (key < lowest) return 0;
     const std::uint64_t weight = SamplingWeight(exponent, row);
     return count && weight > 0 ? 1 : weight;
   }
 };
 
-// A row's logits under a weight. Equal logits weigh the same or nothing, and those that weigh have the smaller ids. All blocks of the team take the same steps.
+// A row's tokens under a weight. All blocks of the team take the same steps.
 class WeightedRow {
  public:
-  __device__ WeightedRow(RowTeam& team, const Tokens& tokens, const SampledWeight& weight, SampleShared& shared) : team_(team), tokens_(tokens), w_(weight), s_(shared) {
-    s_.own.Clear();
-    tokens_.ForEach([&](int v, float logit) {
-      const float exponent = w_.Exponent(logit);
-      if (const unsigned long long weight_v = w_.Of(v, logit, exponent); weight_v > 0) s_.own.Add(w_.Bin(exponent), weight_v);
-    });
-    AddUp();
-    for (int b = threadIdx.x; b < kBins; b += kThreads) s_.weight[b] = s_.all[b];
-    __syncthreads();
-  }
+  __device__ WeightedRow(RowTeam& team, const Tokens& tokens, const SampledWeight& weight, SampleShared& shared)
+      : team_(team), tokens_(tokens), w_(weight), s_(shared), bins_(ExponentBin, *this) {}
 
-  __device__ unsigned long long Total() {
-    unsigned long long sum = 0;
-    for (int b = threadIdx.x; b < kBins; b += kThreads) sum += s_.weight[b];
-    sum = SumWarp(sum);
-    if (threadIdx.x % 32 == 0) s_.warp[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += s_.warp[w];
-    __syncthreads();
-    return sum;
-  }
+  __device__ unsigned long long total() const { return bins_.sums.total; }
 
   // `amount` is above 0 and at most the total.
   __device__ Reached Reach(unsigned long long amount) {
-    unsigned long long before = FindBin(s_.weight, 1, amount);
-    const int bin = s_.bin;
-    std::uint32_t prefix = 0;
-    for (int above = 32; above > 0; above -= kDigitBits) {  // the last digit is shorter
-      const int low = max(above - kDigitBits, 0);
-      s_.own.Clear();
-      tokens_.ForEach([&](int v, float logit) {
-        const float exponent = w_.Exponent(logit);
-        const std::uint32_t key = contract::OrderKey(logit);
-        if (w_.Bin(exponent) != bin || (above < 32 && (key >> above) != prefix)) return;
-        s_.own.Add(static_cast<int>((key >> low) & ((1u << (above - low)) - 1u)), w_.Of(v, logit, exponent));
-      });
-      AddUp();
-      before += FindBin(s_.all, -1, amount - before);
-      prefix = (prefix << (above - low)) | static_cast<std::uint32_t>(s_.bin);
+    unsigned long long before = bins_.Find(amount, s_);
+    Range range{s_.bin};
+    int candidates;
+    while ((candidates = Gather(range)) > kThreads) {
+      const unsigned long long highest = TeamMax(team_, Largest(range, 0ull), s_), lowest = ~TeamMax(team_, Largest(range, ~0ull), s_);
+      const int shift = max(64 - __clzll(static_cast<long long>(highest - lowest)) - kBinBits, 0);
+      const Bins keys([&](int bin, std::uint64_t key) { return range.Has(bin, key) ? static_cast<int>((highest - key) >> shift) : kBins; }, *this);
+      before += keys.Find(amount - before, s_);
+      range.high = highest - (static_cast<unsigned long long>(s_.bin) << shift);
+      range.low = range.high - min(range.high, (std::uint64_t{1} << shift) - 1);
     }
-    return FindAmongEqual(prefix, amount, before);
+    const Reached reached = Pick(candidates, amount - before);
+    return {reached.key, before + reached.weight};
   }
 
  private:
-  // The blocks' histograms to their sum.
-  __device__ void AddUp() {
-    __syncthreads();
-    team_.Leave(kBins, [&](int b) { return s_.own.Sum(b); });
-    team_.Meet();
-    for (int b = threadIdx.x; b < kBins; b += kThreads) s_.all[b] = team_.Sum(b);
-    __syncthreads();
+  // Tokens of one bin of exponents, within rank keys.
+  struct Range {
+    int bin;
+    std::uint64_t low = 0, high = ~std::uint64_t{0};
+    __device__ bool Has(int bin_v, std::uint64_t key) const { return bin_v == bin && key >= low && key <= high; }
+  };
+
+  static __device__ int ExponentBin(int bin, std::uint64_t /*key*/) { return bin; }
+
+  // Calls body(bin of the exponent, rank key, exponent) for the block's tokens.
+  template <class Body>
+  __device__ void ForEach(const Body& body) const {
+    tokens_.ForEach([&](int v, float logit) {
+      const float exponent = w_.Exponent(logit);
+      body(w_.Bin(exponent), contract::RankKey(logit, static_cast<std::uint32_t>(v)), exponent);
+    });
   }
 
-  // Sets s_.bin to the first bin, upwards or downwards, at which the running weight reaches `amount`; returns the weight before it.
-  __device__ unsigned long long FindBin(const unsigned long long* bins, int direction, unsigned long long amount) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first = direction > 0 ? warp * kBinsAWarp : kBins - 1 - warp * kBinsAWarp;
-    unsigned long long own = 0, before = 0;
-    for (int b = lane; b < kBinsAWarp; b += 32) own += bins[first + direction * b];
-    own = SumWarp(own);
-    if (lane == 0) s_.warp[warp] = own;
+  // The team's weight in each bin: a thread has two.
+  struct Bins {
+    unsigned long long weight[2];
+    BlockSums sums;  // up to the thread's bins
+
+    template <class BinOf>
+    __device__ Bins(const BinOf& bin_of, WeightedRow& row) {
+      Histogram& own = row.s_.own;
+      own.Clear();
+      __syncthreads();
+      row.ForEach([&](int exponent_bin, std::uint64_t key, float exponent) {
+        const int bin = bin_of(exponent_bin, key);
+        if (bin >= kBins) return;
+        if (const unsigned long long weight_v = row.w_.Of(key, exponent); weight_v > 0) own.Add(bin, weight_v);
+      });
+      __syncthreads();
+      row.team_.AddAndMeet([&](int bin) { return own.Sum(bin); });
+      const ulonglong2 two = row.team_.Sums();
+      weight[0] = two.x;
+      weight[1] = two.y;
+      sums = BlockSums::Of(weight[0] + weight[1], row.s_.warp);
+    }
+
+    // Sets s.bin to the first bin at which the running weight reaches `amount`; returns the weight before it.
+    __device__ unsigned long long Find(unsigned long long amount, SampleShared& s) const {
+      if (sums.before < amount && sums.before + weight[0] + weight[1] >= amount) {
+        const bool second = sums.before + weight[0] < amount;
+        s.bin = 2 * static_cast<int>(threadIdx.x) + (second ? 1 : 0);
+        s.before = sums.before + (second ? weight[0] : 0ull);
+      }
+      __syncthreads();
+      return s.before;
+    }
+  };
+
+  // The largest rank key of the thread's tokens in a range, each with all bits of `flip` turned.
+  __device__ unsigned long long Largest(const Range& range, std::uint64_t flip) const {
+    unsigned long long largest = 0;
+    ForEach([&](int bin, std::uint64_t key, float) {
+      if (range.Has(bin, key)) largest = max(largest, static_cast<unsigned long long>(key ^ flip));
+    });
+    return largest;
+  }
+
+  // How many tokens of the team are in a range; up to kThreads of them go to s_.key, in any order.
+  __device__ int Gather(const Range& range) {
+    if (threadIdx.x == 0) s_.count = 0;
     __syncthreads();
-    for (int w = 0; w < warp; ++w) before += s_.warp[w];
-    if (lane == 0 && before < amount && before + own >= amount) {
-      int bin = first;
-      for (; before + bins[bin] < amount; bin += direction) before += bins[bin];
-      s_.bin = bin;
-      s_.sum = before;
+    ForEach([&](int bin, std::uint64_t key, float) {
+      if (!range.Has(bin, key)) return;
+      if (const int i = atomicAdd(&s_.count, 1); i < kThreads) team_.Leave(1 + i, key);
+    });
+    __syncthreads();
+    if (threadIdx.x == 0) team_.Leave(0, static_cast<unsigned long long>(s_.count));
+    team_.Meet();
+    const int lane = threadIdx.x % 32, block = threadIdx.x / 32;
+    const auto own = static_cast<int>(lane < team_.blocks() ? team_.Word(lane, 0) : 0ull);
+    const int upto = WarpRunningSum(own), count = __shfl_sync(kAllLanes, own, block), to = __shfl_sync(kAllLanes, upto, block) - count;
+    const int all = __shfl_sync(kAllLanes, upto, 31);
+    if (all <= kThreads) {
+      for (int i = lane; i < count; i += 32) s_.key[to + i] = team_.Word(block, 1 + i);
     }
     __syncthreads();
-    return s_.sum;
+    return all;
   }
 
-  // Ids with the order key `value`, ascending: each warp of the team has a stretch of ids.
-  __device__ Reached FindAmongEqual(std::uint32_t value, unsigned long long amount, unsigned long long before) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stretch = (tokens_.end - tokens_.begin + kWarps - 1) / kWarps;
-    const int begin = min(tokens_.begin + warp * stretch, tokens_.end), end = min(begin + stretch, tokens_.end);
-    const auto weight = [&](int v) {
-      const float logit = tokens_.logits[v];
-      return contract::OrderKey(logit) == value ? w_.Of(v, logit, w_.Exponent(logit)) : 0ull;
-    };
-    unsigned long long own = 0;
-#pragma unroll 8
-    for (int v = begin + lane; v < end; v += 32) own += weight(v);
-    own = SumWarp(own);
-    if (lane == 0) s_.warp[warp] = own;
+  // Of the first `count` candidates in s_.key.
+  __device__ Reached Pick(int count, unsigned long long amount) {
+    const int i = static_cast<int>(threadIdx.x);
+    const std::uint64_t key = SortDescending(i < count ? s_.key[i] : 0, count, s_.key);
+    const unsigned long long weight = i < count ? w_.Of(key, w_.Exponent(contract::ValueOfRankKey(key))) : 0;
+    const BlockSums sums = BlockSums::Of(weight, s_.warp);
+    if (sums.before < amount && sums.before + weight >= amount) s_.reached = {key, sums.before + weight};
     __syncthreads();
-    team_.Leave(kWarps, [&](int w) { return s_.warp[w]; });
-    team_.Meet();
-    unsigned long long earlier = 0;
-    for (int i = lane; i < team_.rank() * kWarps + warp; i += 32) earlier += team_.Word(i / kWarps, i % kWarps);
-    before += SumWarp(earlier);
-    const bool here = lane == 0 && before < amount && before + own >= amount;
-    if (here) {
-      int v = begin;
-      while ((before += weight(v)) < amount) ++v;
-      s_.key = contract::RankKey(tokens_.logits[v], static_cast<std::uint32_t>(v));
-      s_.sum = before;
-    }
-    return TellAll(__syncthreads_or(here));
-  }
-
-  // What one block has found, to all.
-  __device__ Reached TellAll(bool found) {
-    team_.Leave(2, [&](int i) { return !found ? 0ull : i == 0 ? static_cast<unsigned long long>(s_.key) : s_.sum; });
-    team_.Meet();
-    return {team_.Sum(0), team_.Sum(1)};
+    return s_.reached;
   }
 
   RowTeam& team_;
   Tokens tokens_;
   SampledWeight w_;
   SampleShared& s_;
+  Bins bins_;  // by exponent
 };
 
-// Rank key of a row's best; 0 where a logit is not finite.
-__device__ std::uint64_t BestKey(RowTeam& team, const Tokens& tokens, SampleShared& s) {
+// Rank key of a row's best; 0 where a logit is not finite. Leaves the logits in `held`, if it is not null.
+__device__ std::uint64_t BestKey(RowTeam& team, const Tokens& tokens, float* held, SampleShared& s) {
   unsigned long long best = 0;
-  bool bad = false;
   tokens.ForEach([&](int v, float logit) {
-    bad = bad || !isfinite(logit);
-    best = max(best, static_cast<unsigned long long>(contract::RankKey(logit, static_cast<std::uint32_t>(v))));
+    if (held) held[v - tokens.begin] = logit;
+    best = max(best, isfinite(logit) ? static_cast<unsigned long long>(contract::RankKey(logit, static_cast<std::uint32_t>(v))) : ~0ull);
   });
-  bad = __syncthreads_or(bad);
-  for (int stride = 16; stride > 0; stride /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, stride));
-  if (threadIdx.x % 32 == 0) s.warp[threadIdx.x / 32] = best;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) best = max(best, s.warp[w]);
-  team.Leave(2, [&](int i) { return i == 0 ? best : static_cast<unsigned long long>(bad); });
-  team.Meet();
-  for (int b = 0; b < team.blocks(); ++b) best = max(best, team.Word(b, 0));
-  return team.Sum(1) > 0 ? 0 : best;
+  best = TeamMax(team, best, s);
+  return best == ~0ull ? 0 : best;
 }
 
 __device__ std::uint64_t DrawKey(RowTeam& team, const Tokens& tokens, const SamplingRow& row, float best, SampleShared& shared) {
@@ -251,11 +257,11 @@ __device__ std::uint64_t DrawKey(RowTeam& team, const Tokens& tokens, const Samp
     weight.count = true;
     WeightedRow counted(team, tokens, weight, shared);
     const auto kept = static_cast<unsigned long long>(row.top_k);
-    if (kept < counted.Total()) weight.lowest = counted.Reach(kept).key;
+    if (kept < counted.total()) weight.lowest = counted.Reach(kept).key;
     weight.count = false;
   }
   WeightedRow weighted(team, tokens, weight, shared);
-  const unsigned long long total = weighted.Total(), nucleus = NucleusWeight(total, row.top_p);
+  const unsigned long long total = weighted.total(), nucleus = NucleusWeight(total, row.top_p);
   const unsigned long long reached = nucleus < total ? weighted.Reach(nucleus).weight : total;
   return weighted.Reach(DrawnWeight(row.draw, reached) + 1).key;
 }
@@ -269,9 +275,11 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(const __grid_constant__
   const SamplingRow row = a.row_T[t];
   const int vocab = static_cast<int>(a.vocab), share = (vocab + team.blocks() - 1) / team.blocks();
   const int begin = min(team.rank() * share, vocab);
-  const Tokens tokens = {a.logits_TV + t * a.vocab, begin, min(begin + share, vocab)};
-  std::uint64_t key = BestKey(team, tokens, shared);
-  if (key != 0 && row.temperature != 0.0f) key = DrawKey(team, tokens, row, tokens.logits[contract::IndexOfRankKey(key)], shared);
+  Tokens tokens = {a.logits_TV + t * a.vocab, begin, min(begin + share, vocab)};
+  const bool held = share <= kHeld;
+  std::uint64_t key = BestKey(team, tokens, held ? shared.logit : nullptr, shared);
+  if (held) tokens.logits = shared.logit - begin;
+  if (key != 0 && row.temperature != 0.0f) key = DrawKey(team, tokens, row, contract::ValueOfRankKey(key), shared);
   if (team.rank() == 0 && threadIdx.x == 0) a.out_T[t] = key == 0 ? -1 : static_cast<std::int32_t>(contract::IndexOfRankKey(key));
   team.Disperse();
 }

@@ -1,0 +1,66 @@
+// Maxima, running sums and the order of values that the threads of a block have, one each.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::kernels {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+__device__ inline unsigned long long WarpMax(unsigned long long value) {
+  for (int stride = 16; stride > 0; stride /= 2) value = max(value, __shfl_xor_sync(kAllLanes, value, stride));
+  return value;
+}
+
+// Of the lanes up to this one.
+template <class Value>
+__device__ Value WarpRunningSum(Value value) {
+  const int lane = threadIdx.x % 32;
+  for (int stride = 1; stride < 32; stride *= 2) {
+    const Value below = __shfl_up_sync(kAllLanes, value, stride);
+    if (lane >= stride) value += below;
+  }
+  return value;
+}
+
+// What the threads before this one have, and what all have.
+struct BlockSums {
+  unsigned long long before, total;
+
+  // By 1024 threads. `warp`: 32 words of shared memory that others may use again after the next barrier.
+  static __device__ BlockSums Of(unsigned long long value, unsigned long long* warp) {
+    const int lane = threadIdx.x % 32, own = threadIdx.x / 32;
+    const unsigned long long upto = WarpRunningSum(value);
+    if (lane == 31) warp[own] = upto;
+    __syncthreads();
+    const unsigned long long warps = WarpRunningSum(warp[lane]);
+    const unsigned long long earlier = __shfl_sync(kAllLanes, warps, (own + 31) % 32);
+    return {(own > 0 ? earlier : 0ull) + upto - value, __shfl_sync(kAllLanes, warps, 31)};
+  }
+};
+
+// The i-th largest key to thread i < count of 1024 (bitonic). Keys are above 0 and differ; the threads from `count` on have 0. `memory`: a word a thread,
+// which nobody else writes or still reads.
+__device__ inline std::uint64_t SortDescending(std::uint64_t key, int count, std::uint64_t* memory) {
+  const int i = static_cast<int>(threadIdx.x);
+  int size = 32;
+  while (size < count) size *= 2;
+  for (int run = 2; run <= size; run *= 2) {
+    for (int stride = run / 2; stride > 0; stride /= 2) {
+      unsigned long long other;
+      if (stride >= 32) {
+        __syncthreads();
+        memory[i] = key;
+        __syncthreads();
+        other = memory[i ^ stride];
+      } else {
+        other = __shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(key), stride);
+      }
+      const bool larger = ((i & stride) == 0) == ((i & run) == 0);
+      if (larger == (other > key)) key = other;
+    }
+  }
+  return key;
+}
+
+}  // namespace lockstep::kernels
