@@ -22,6 +22,35 @@ __device__ inline bool ReceiveLane(const LaneWord* word, float& value) {
 }
 
 __device__ inline void ClearLane(LaneWord* word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(LaneWord{0}) : "memory"); }
+
+// The same in 32 bits: a value's bits inverted, so that zero says that it is not there yet. All bits set is a NaN that no arithmetic here makes; a NaN goes
+// as the one that it makes.
+__device__ inline std::uint32_t HalfWordOf(float value) { return value == value ? ~__float_as_uint(value) : ~0x7fffffffu; }
+__device__ inline float ValueOf(std::uint32_t word) { return __uint_as_float(~word); }
+
+__device__ inline void SendHalfWord(std::uint32_t* word, float value) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(HalfWordOf(value)) : "memory");
+}
+
+// Four neighbours on 16 bytes, each a word of its own.
+__device__ inline void SendHalfWords(std::uint32_t* words, const float (&value)[4]) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(words), "r"(HalfWordOf(value[0])), "r"(HalfWordOf(value[1])), "r"(HalfWordOf(value[2])),
+               "r"(HalfWordOf(value[3]))
+               : "memory");
+}
+// Whether the first kCount are there.
+template <int kCount = 4>
+__device__ inline bool ReceiveHalfWords(const std::uint32_t* words, float (&value)[4]) {
+  std::uint32_t bits[4];
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(words) : "memory");
+  bool there = true;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) value[i] = ValueOf(bits[i]), there = there && (i >= kCount || bits[i] != 0);
+  return there;
+}
+__device__ inline void ClearHalfWords(std::uint32_t* words) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(words), "r"(0u) : "memory");
+}
 #endif
 
 }  // namespace lockstep::kernels

@@ -81,12 +81,10 @@ void SetLargeCodes(CudaStream& stream, Exl3Call* call) {
 void SetPartial(CudaStream& stream, Exl3Call* call) {
   const auto tiles = static_cast<std::size_t>(call->tiles.count), own = tiles * static_cast<std::size_t>(call->outputs());
   const std::size_t outputs = own + tiles * static_cast<std::size_t>(call->down.outputs);
-  const auto floats = static_cast<std::size_t>(SmallPartialFloats(call->tiles.tile_rows));
-  call->partial = reinterpret_cast<float*>(stream.Scratch(kLinearPartial, outputs * floats * sizeof(float)));
-  call->arrivals = reinterpret_cast<std::int32_t*>(stream.ZeroedScratch((outputs + tiles * contract::kSegments) * sizeof(std::int32_t)));
-  call->down.partial = call->partial + own * floats;
-  call->down.arrivals = call->arrivals + own;
-  call->down.ready = call->arrivals + outputs;
+  const auto words = static_cast<std::size_t>(SmallPartialWords(call->tiles.tile_rows));
+  call->partial = reinterpret_cast<std::uint32_t*>(stream.ZeroedScratch((outputs * words + tiles * contract::kSegments) * sizeof(std::uint32_t)));
+  call->down.partial = call->partial + own * words;
+  call->down.ready = reinterpret_cast<std::int32_t*>(call->partial + outputs * words);
 }
 
 // Small tiles: the product, one launch for all rates, after one that prepares the rows if they are many or not there yet.

@@ -166,8 +166,7 @@ struct Exl3Down {
   SmallCodes codes;               // slots are the rows; null: nothing follows
   std::int32_t in = 0;            // padded
   std::int32_t outputs = 0;       // blocks of 128, by the widest job
-  float* partial = nullptr;       // as Exl3Call's
-  std::int32_t* arrivals = nullptr;
+  std::uint32_t* partial = nullptr;  // as Exl3Call's
   std::int32_t* ready = nullptr;  // [tile][4 segments]: 128-blocks of inputs that are there; zero between calls
 };
 
@@ -188,8 +187,8 @@ struct Exl3Call {
   std::byte* codes = nullptr;
   float* scales = nullptr;         // large tiles: [in/128][slots]
   float* z = nullptr;              // large tiles: [slots], the affine correction
-  float* partial = nullptr;        // small tiles: [tile][out/128 of all parts]: sums [4 segments][tile_rows][128], corrections [4 segments][tile_rows]
-  std::int32_t* arrivals = nullptr;  // [tile][out/128 of all parts], zero between calls
+  // Small tiles: [tile][out/128 of all parts]: sums [tile_rows][4 segments][128], corrections [tile_rows][4]; words (lane_words.cuh), zero between calls.
+  std::uint32_t* partial = nullptr;
 
   __host__ __device__ std::int32_t outputs() const { return first_output[tiles.parts]; }
   __host__ __device__ int terms() const { return tiles.form == Exl3Form::kInt16 ? 2 : 1; }
@@ -206,8 +205,8 @@ inline constexpr int kSmallStrips = 2;      // of 16 columns, which a warp of a 
 __host__ __device__ constexpr int SmallStages(int bits_x2) { return bits_x2 > 8 ? 2 : 3; }
 __host__ __device__ constexpr int SmallRingBytes(int bits_x2) { return SmallStages(bits_x2) * kSmallStrips * 128 * bits_x2; }
 
-// Floats of Exl3Call::partial for 128 outputs of a small tile.
-__host__ __device__ constexpr int SmallPartialFloats(int tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
+// Words of Exl3Call::partial for 128 outputs of a small tile.
+__host__ __device__ constexpr int SmallPartialWords(int tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
 
 // Each runs over all tiles of the call. Defined in the .cu files named after them.
 void LaunchExl3PrepareSmall(const Exl3Call& call, CudaStream& stream);

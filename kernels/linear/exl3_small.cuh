@@ -1,7 +1,7 @@
 // EXL3 products of up to eight code rows: decode, short suffixes, experts with few picks. A block takes 128 outputs, one K segment and one tile;
 // each warp streams two 16-column strips through its own ring in shared memory and decodes them straight into MMA fragments, with the weights'
 // columns as the m of the product and the rows as its n. One or two rows are prepared here, while the first weights are on their way. Where
-// blocks are few, more warps share the 128-blocks of the segment. The last of an output's four segments to arrive folds them and finishes the rows.
+// blocks are few, more warps share the 128-blocks of the segment. The block of an output's last segment folds the four and finishes the rows.
 // All rates of a form in one kernel, so that matrices of any mix share a launch.
 #pragma once
 
@@ -21,7 +21,7 @@ inline constexpr int kMaxSmallGroups = 8, kMaxSmallThreads = kMaxSmallGroups * k
 
 __host__ __device__ constexpr int MaxSegmentBlocks(int in) { return (in / 128 + contract::kSegments - 1) / contract::kSegments; }
 
-// Shared memory of a block: codes, scales and sums of the rows, sums of 128-blocks of the later groups, a ring a warp. Byte offsets.
+// Shared memory of a block: codes, scales and sums of the rows, sums of the product (SmallRows), a ring a warp. Byte offsets.
 struct SmallLayout {
   int code_row, scale_sums, sums, rings;
 
@@ -32,7 +32,7 @@ struct SmallLayout {
     layout.code_row = blocks * 8 * kCodeTileBytes<kForm> + kCodeTileBytes<kForm>;  // lanes of a row apart by whole phases of the banks
     layout.scale_sums = rows * (kForm == Exl3Form::kInt16 ? 2 : 1) * layout.code_row;
     layout.sums = layout.scale_sums + (kForm == Exl3Form::kHalf ? 0 : (rows * blocks * static_cast<int>(sizeof(ScaleSum)) + 15) / 16 * 16);
-    layout.rings = layout.sums + (groups > 1 ? blocks * rows * kExl3Columns * 4 : 0);
+    layout.rings = layout.sums + (groups > 1 ? blocks : 1) * rows * kExl3Columns * 4;
     return layout;
   }
 };
@@ -122,21 +122,9 @@ __device__ inline void PrefetchScales(const Exl3Call& call, const SmallPlace& pl
   else if (i < lines) PrefetchLine(place.job.input_scale + place.first_block * 128 + 32 * (i - 4));
 }
 
-// The segment's part of the rows' corrections (family I), by a warp.
-__device__ inline void StoreCorrections(const SmallRows& rows, float* z) {
-  const int row = threadIdx.x & 31;
-  if (row >= rows.rows) return;
-  float fold = 0.0f;
-  for (int b = 0; b < rows.blocks; ++b) {
-    const ScaleSum& block = rows.scale_sums[row * rows.blocks + b];
-    fold = contract::Fma(static_cast<float>(block.sum), block.scale, fold);
-  }
-  z[row] = fold;
-}
-
 // A warp's share, whose first stages are on their way. `codes`: its first row codes, a lane's own. Inlined like what calls it: a call would move sums to memory.
 template <int kB2, WeightForm kWeight, class Sums>
-__device__ __forceinline__ void MultiplyShare(SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+__device__ __forceinline__ void MultiplyShare(SmallShare& share, const std::byte* codes, Sums& sums) {
   constexpr int kStages = SmallStages(kB2), kStage = kSmallStrips * 128 * kB2, kLast = (kStages - 1) * kStage, kTileWords = 4 * kB2;
   using Codes = std::conditional_t<Sums::kForm == Exl3Form::kHalf, uint2, uint4>;
   const RunReader<kB2> reader;
@@ -159,8 +147,7 @@ __device__ __forceinline__ void MultiplyShare(SmallShare& share, const std::byte
         sums.template Multiply<kWeight>(s, state, tile_codes);
       }
     }
-    if (store) sums.StoreBlock(block);
-    else sums.EndBlock(block);
+    sums.EndBlock(block);
     row_codes += 32;
     before = now;
     now = now == kLast ? 0 : now + kStage;
@@ -168,47 +155,48 @@ __device__ __forceinline__ void MultiplyShare(SmallShare& share, const std::byte
 }
 
 template <WeightForm kWeight, class Sums>
-__device__ __forceinline__ void MultiplyShareOfRate(int bits_x2, SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+__device__ __forceinline__ void MultiplyShareOfRate(int bits_x2, SmallShare& share, const std::byte* codes, Sums& sums) {
   switch (bits_x2) {
-    case 2: return MultiplyShare<2, kWeight>(share, codes, store, sums);
-    case 3: return MultiplyShare<3, kWeight>(share, codes, store, sums);
-    case 4: return MultiplyShare<4, kWeight>(share, codes, store, sums);
-    case 5: return MultiplyShare<5, kWeight>(share, codes, store, sums);
-    case 6: return MultiplyShare<6, kWeight>(share, codes, store, sums);
-    case 7: return MultiplyShare<7, kWeight>(share, codes, store, sums);
-    case 8: return MultiplyShare<8, kWeight>(share, codes, store, sums);
-    case 10: return MultiplyShare<10, kWeight>(share, codes, store, sums);
-    case 12: return MultiplyShare<12, kWeight>(share, codes, store, sums);
-    case 14: return MultiplyShare<14, kWeight>(share, codes, store, sums);
-    default: return MultiplyShare<16, kWeight>(share, codes, store, sums);
+    case 2: return MultiplyShare<2, kWeight>(share, codes, sums);
+    case 3: return MultiplyShare<3, kWeight>(share, codes, sums);
+    case 4: return MultiplyShare<4, kWeight>(share, codes, sums);
+    case 5: return MultiplyShare<5, kWeight>(share, codes, sums);
+    case 6: return MultiplyShare<6, kWeight>(share, codes, sums);
+    case 7: return MultiplyShare<7, kWeight>(share, codes, sums);
+    case 8: return MultiplyShare<8, kWeight>(share, codes, sums);
+    case 10: return MultiplyShare<10, kWeight>(share, codes, sums);
+    case 12: return MultiplyShare<12, kWeight>(share, codes, sums);
+    case 14: return MultiplyShare<14, kWeight>(share, codes, sums);
+    default: return MultiplyShare<16, kWeight>(share, codes, sums);
   }
 }
 
 template <class Sums>
-__device__ __forceinline__ void MultiplyShareOfJob(const Exl3Job& job, SmallShare& share, const std::byte* codes, bool store, Sums& sums) {
+__device__ __forceinline__ void MultiplyShareOfJob(const Exl3Job& job, SmallShare& share, const std::byte* codes, Sums& sums) {
   if constexpr (Sums::kForm != Exl3Form::kHalf) {
-    MultiplyShareOfRate<WeightForm::kMul1Integer>(job.bits_x2, share, codes, store, sums);
+    MultiplyShareOfRate<WeightForm::kMul1Integer>(job.bits_x2, share, codes, sums);
   } else {
     switch (job.codebook) {
-      case Codebook::kMcg: return MultiplyShareOfRate<WeightForm::kMcg>(job.bits_x2, share, codes, store, sums);
-      case Codebook::k3inst: return MultiplyShareOfRate<WeightForm::k3inst>(job.bits_x2, share, codes, store, sums);
-      default: return MultiplyShareOfRate<WeightForm::kMul1Half>(job.bits_x2, share, codes, store, sums);
+      case Codebook::kMcg: return MultiplyShareOfRate<WeightForm::kMcg>(job.bits_x2, share, codes, sums);
+      case Codebook::k3inst: return MultiplyShareOfRate<WeightForm::k3inst>(job.bits_x2, share, codes, sums);
+      default: return MultiplyShareOfRate<WeightForm::kMul1Half>(job.bits_x2, share, codes, sums);
     }
   }
 }
 
-// Leaves the segment's sums and its part of the corrections. `kExperts`: gate, up and down in one launch, by one group of warps a block; without it no down,
+// The segment's sums, in shared memory for FinishSmall. `kExperts`: gate, up and down in one launch, by one group of warps a block; without it no down,
 // and several groups may share the segment.
 template <class Sums, bool kExperts>
-__device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPlace& place) {
+__device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, SmallPair& pair) {
   extern __shared__ uint4 shared_words[];
   auto* shared = reinterpret_cast<std::byte*>(shared_words);
-  const int group = kExperts ? 0 : static_cast<int>(threadIdx.x) / kSmallThreads, groups = kExperts ? 1 : static_cast<int>(blockDim.x) / kSmallThreads;
+  const int groups = kExperts ? 1 : static_cast<int>(blockDim.x) / kSmallThreads;
   const SmallLayout layout = SmallLayout::Of<Sums::kForm>(kExperts ? max(call.in, call.down.in) : call.in, call.max_tile_rows, groups);
   SmallShare(place, groups, shared + layout.rings).FetchFirst(place.job.bits_x2);
   PrefetchScales(call, place);
-  WaitForKernelsBefore();
   const bool down = kExperts && place.down;
+  if (kExperts && !down && Finishes<kExperts>(place) && threadIdx.x == 0) FindPair(call, place, pair);
+  WaitForKernelsBefore();
   if (down) WaitForInputs(call, place);
   if (call.prepared || down) CopyCodes<Sums::kForm>(call, place, layout, shared);
   else PrepareCodes<Sums::kForm>(call, place, layout, shared);
@@ -216,19 +204,15 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
 
   SmallShare share(place, groups, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared
   share.from += (SmallStages(place.job.bits_x2) - 1) * 128 * place.job.bits_x2;
-  const SmallRows rows = {place.tile.rows, place.blocks, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums), reinterpret_cast<int*>(shared + layout.sums)};
+  const SmallRows rows = {place.tile.rows, place.blocks, groups > 1, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums),
+                          reinterpret_cast<float*>(shared + layout.sums)};
   const int code_row = min(static_cast<int>(threadIdx.x & 31) / 4, call.terms() * place.tile.rows - 1);  // columns past the rows are not looked at
   const std::byte* codes = shared + code_row * layout.code_row + share.begin * 8 * kCodeTileBytes<Sums::kForm>;
   Sums sums(rows);
-  MultiplyShareOfJob(place.job, share, codes + (threadIdx.x & 3) * (kCodeTileBytes<Sums::kForm> / 4), group > 0, sums);
-
-  const SmallPartial partial(call, place);
-  if constexpr (Sums::kForm != Exl3Form::kHalf) {
-    if (groups > 1) __syncthreads();
-    for (int block = share.end; group == 0 && block < place.blocks; ++block) sums.AddStored(block);
-    if (threadIdx.x >= blockDim.x - 32) StoreCorrections(rows, partial.z + place.segment * partial.rows);
-  }
-  if (group == 0) sums.Store(partial.sums + place.segment * partial.rows * kExl3Columns);
+  MultiplyShareOfJob(place.job, share, codes + (threadIdx.x & 3) * (kCodeTileBytes<Sums::kForm> / 4), sums);
+  sums.End();
+  __syncthreads();
+  FinishSmall<Sums, kExperts>(call, place, pair, sums);
 }
 
 // Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
@@ -262,6 +246,7 @@ __device__ inline void FindPlace(const Exl3Call& call, SmallPlace& place) {
 template <class Sums, bool kExperts>
 __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
   __shared__ SmallPlace place;
+  __shared__ SmallPair pair;
   BeginSmall(call);
   if (threadIdx.x == 0) FindPlace<kExperts>(call, place);
   __syncthreads();
@@ -269,8 +254,7 @@ __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
     WaitForKernelsBefore();  // this kernel must not end before the one before it
     return;
   }
-  SmallProduct<Sums, kExperts>(call, place);
-  FinishSmall<Sums::kForm, kExperts>(call, place);
+  SmallProduct<Sums, kExperts>(call, place, pair);
 }
 
 // Blocks of gate, up and down that a multiprocessor runs at once: enough to keep it busy. With more, all experts' gates and ups would end together, and

@@ -1,7 +1,9 @@
-// The end of a small EXL3 product: what segments leave behind, and what the last of them to arrive makes of it: outputs, or the codes of an expert's down.
+// The end of a small EXL3 product: what segments hand on, and what the block of the last one makes of it: outputs, or the codes of an expert's down.
 #pragma once
 
 #include "kernels/contract/segments.h"
+#include "kernels/device/lane_words.cuh"
+#include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/exl3_codes.cuh"
 
 namespace lockstep::kernels {
@@ -18,47 +20,70 @@ struct SmallPlace {
   bool down;   // it belongs to what follows
 };
 
-// Where the segments of 128 outputs of a tile leave their sums [4][tile_rows][128] and corrections [4][tile_rows].
-struct SmallPartial {
-  float *sums, *z;
-  int rows;
+// The lane's four columns of a row in a segment, and the segment's part of the row's correction (family I).
+struct SegmentSums {
+  float v[4];
+  float z = 0.0f;
+};
 
-  // `at`: of all outputs of all tiles.
-  __device__ SmallPartial(float* partial, int at, int tile_rows) : rows(tile_rows) {
-    sums = partial + static_cast<std::int64_t>(at) * SmallPartialFloats(rows);
-    z = sums + contract::kSegments * rows * kExl3Columns;
-  }
-  __device__ SmallPartial(const Exl3Call& call, const SmallPlace& place)
-      : SmallPartial(place.down ? call.down.partial : call.partial, place.index * (place.down ? call.down.outputs : call.outputs()) + place.output,
-                     call.tiles.tile_rows) {}
+// Of all segments of a row; z the same in all lanes.
+struct RowSums {
+  float v[contract::kSegments][4], z[contract::kSegments];
 
-  // The lane's four columns of a row from all segments; family I: corrected.
-  template <bool kInteger>
-  __device__ void Fold(int row, float (&v)[4]) const {
-    float4 s[contract::kSegments];
-    float correction[contract::kSegments] = {};
+  __device__ void Set(int segment, const SegmentSums& own) {
 #pragma unroll
-    for (int i = 0; i < contract::kSegments; ++i) {
-      s[i] = __ldcg(reinterpret_cast<const float4*>(sums + (i * rows + row) * kExl3Columns) + (threadIdx.x & 31));
-      if (kInteger) correction[i] = __ldcg(z + i * rows + row);
-    }
-    v[0] = contract::FoldSegments(s[0].x, s[1].x, s[2].x, s[3].x), v[1] = contract::FoldSegments(s[0].y, s[1].y, s[2].y, s[3].y);
-    v[2] = contract::FoldSegments(s[0].z, s[1].z, s[2].z, s[3].z), v[3] = contract::FoldSegments(s[0].w, s[1].w, s[2].w, s[3].w);
-    if (kInteger) CorrectSums(contract::FoldSegments(correction[0], correction[1], correction[2], correction[3]), v);
+    for (int i = 0; i < 4; ++i) v[segment][i] = own.v[i];
+    z[segment] = own.z;
+  }
+  // Family I: corrected.
+  template <bool kInteger>
+  __device__ void Fold(float (&y)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = contract::FoldSegments(v[0][i], v[1][i], v[2][i], v[3][i]);
+    if (kInteger) CorrectSums(contract::FoldSegments(z[0], z[1], z[2], z[3]), y);
   }
 };
 
-// True in the block that arrives last of `expected`; what the others wrote is then visible to it. The barriers make one thread's order the block's.
-__device__ inline bool LastToArrive(std::int32_t* arrivals, int expected) {
-  __shared__ int ticket;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(ticket) : "l"(arrivals) : "memory");
-    if (ticket == expected - 1) *arrivals = 0;
+// Where a row's segments of 128 outputs of a tile leave sums [4][128] and corrections [4] for the block that finishes them.
+template <bool kInteger>
+struct SmallPartial {
+  std::uint32_t *sums, *z;
+
+  // `at`: of all outputs of all tiles.
+  __device__ SmallPartial(std::uint32_t* partial, int at, int tile_rows, int row) {
+    std::uint32_t* tile = partial + static_cast<std::int64_t>(at) * SmallPartialWords(tile_rows);
+    sums = tile + row * contract::kSegments * kExl3Columns + 4 * (threadIdx.x & 31);
+    z = tile + (tile_rows * kExl3Columns + row) * contract::kSegments;
   }
-  __syncthreads();
-  return ticket == expected - 1;
-}
+  __device__ SmallPartial(const Exl3Call& call, const SmallPlace& place, int row)
+      : SmallPartial(place.down ? call.down.partial : call.partial, place.index * (place.down ? call.down.outputs : call.outputs()) + place.output,
+                     call.tiles.tile_rows, row) {}
+
+  __device__ void Send(int segment, const SegmentSums& own) const {
+    SendHalfWords(sums + segment * kExl3Columns, own.v);
+    if (kInteger && (threadIdx.x & 31) == 0) SendHalfWord(z + segment, own.z);
+  }
+  // Whether the first kCount segments are there.
+  template <int kCount>
+  __device__ bool Receive(RowSums& s) const {
+    bool there = true;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) there = ReceiveHalfWords(sums + i * kExl3Columns, s.v[i]) && there;
+    if constexpr (kInteger) {
+      float received[4];
+      there = ReceiveHalfWords<kCount>(z, received) && there;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) s.z[i] = received[i];
+    }
+    return there;
+  }
+  // The last one is not sent, or it is read like the others.
+  __device__ void Clear() const {
+#pragma unroll
+    for (int i = 0; i < contract::kSegments; ++i) ClearHalfWords(sums + i * kExl3Columns);
+    if (kInteger && (threadIdx.x & 31) == 0) ClearHalfWords(z);
+  }
+};
 
 // Counts one more 128-block of down's inputs; what the block wrote is then visible to who waits for it.
 __device__ inline void AnnounceInputs(const Exl3Call& call, int tile, int block) {
@@ -69,78 +94,153 @@ __device__ inline void AnnounceInputs(const Exl3Call& call, int tile, int block)
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(ready) : "memory");
 }
 
-// Waits for the inputs of a block of down. Those who leave them have earlier blocks, so they have started and end without it. Who waits counts too, so
-// that the last one of all outputs leaves zero.
+// Waits for the inputs of a block of down. Those who leave them have earlier blocks, so they have started and end without it. Who waits counts later
+// (CountWaiter), so that the last one of all outputs leaves zero.
 __device__ inline void WaitForInputs(const Exl3Call& call, const SmallPlace& place) {
   if (threadIdx.x == 0) {
-    std::int32_t* ready = call.down.ready + place.index * contract::kSegments + place.segment;
+    const std::int32_t* ready = call.down.ready + place.index * contract::kSegments + place.segment;
     std::int32_t there;
     do {
       asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(ready) : "memory");
     } while (there < place.blocks);
-    if (atomicAdd(ready, 1) + 1 == place.blocks + place.job.out / kExl3Columns) *ready = 0;
   }
   __syncthreads();
 }
 
-// The rows of gate and up, both finished, as codes of down: a warp a row, whose 128 columns are a 128-block of down's inputs. Nothing hides what this
-// takes at the end of a launch: loads stand first, and gate and up go side by side.
-template <Exl3Form kForm>
-__device__ __forceinline__ void FinishPair(const Exl3Call& call, int tile, int output) {
-  constexpr bool kInteger = kForm != Exl3Form::kHalf;
-  RowTile rows;
-  Exl3Job gate, up, down;
-  call.tiles.Find(tile, 0, &rows, &gate);
-  call.tiles.Find(tile, 1, &rows, &up);
-  call.tiles.Find(tile, 2, &rows, &down);
-  const int column = output * kExl3Columns + 4 * static_cast<int>(threadIdx.x & 31), blocks = call.down.in / 128;
-  const OutputTerms of_gate(gate, column), of_up(up, column);
-  const float4 scale = *reinterpret_cast<const float4*>(down.input_scale + column);
-  const int at = tile * call.outputs() + output;
-  const SmallPartial gate_partial(call.partial, at, call.tiles.tile_rows), up_partial(call.partial, at + call.first_output[1], call.tiles.tile_rows);
-  const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>;
-  for (int r = static_cast<int>(threadIdx.x) / 32; r < rows.rows; r += static_cast<int>(blockDim.x) / 32) {
-    const std::int64_t row = rows.begin + r;
-    const float weight = call.input.weight ? call.input.weight[row] : 1.0f;
-    float v[2][4], t[4];
-    gate_partial.Fold<kInteger>(r, v[0]);
-    up_partial.Fold<kInteger>(r, v[1]);
-    ButterflyWarp(v);
-    of_gate.Apply(v[0]);
-    of_up.Apply(v[1]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      t[i] = column + i < gate.out_features ? BF16Value(Swiglu(BF16Value(BF16Bits(v[0][i])), BF16Value(BF16Bits(v[1][i])), weight, call.input.limit)) : 0.0f;
-    }
-    ScaleInput(scale, t);
-    std::byte* block = call.down.codes.codes + call.terms() * row * row_bytes + output * 8 * kCodeTileBytes<kForm>;
-    if (PrepareSmallBlock<kForm>(down, t, block, row_bytes, call.down.codes.scale_sums + row * blocks + output) && call.overflow) *call.overflow = 1;
-  }
+// Behind the wait, where nothing waits for it.
+__device__ inline void CountWaiter(const Exl3Call& call, const SmallPlace& place) {
+  if (threadIdx.x != 0) return;
+  std::int32_t* ready = call.down.ready + place.index * contract::kSegments + place.segment;
+  if (atomicAdd(ready, 1) + 1 == place.blocks + place.job.out / kExl3Columns) *ready = 0;
 }
 
-// The block's work after its product: the last one of an output finishes its rows. `kExperts`: a call of gates, ups and downs.
-template <Exl3Form kForm, bool kExperts>
-__device__ __forceinline__ void FinishSmall(const Exl3Call& call, const SmallPlace& place) {
-  const int tile = place.index;
-  if (kExperts && !place.down) {
-    const int of_gate = place.part == 0 ? place.output : place.output - call.first_output[1];
-    if (!LastToArrive(call.arrivals + tile * call.outputs() + of_gate, 2 * contract::kSegments)) return;
-    FinishPair<kForm>(call, tile, of_gate);
-    AnnounceInputs(call, tile, of_gate);
-    return;
-  }
-  std::int32_t* arrivals = kExperts ? call.down.arrivals + tile * call.down.outputs : call.arrivals + tile * call.outputs();
-  if (!LastToArrive(arrivals + place.output, contract::kSegments)) return;
-  const SmallPartial partial(call, place);
-  const int column = place.column + 4 * static_cast<int>(threadIdx.x & 31);
-  const OutputTerms terms(place.job, column);
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) {
-    float v[1][4];
-    partial.Fold<kForm != Exl3Form::kHalf>(row, v[0]);
+// What the block that finishes gate and up needs of the other matrices, in shared memory.
+struct SmallPair {
+  Exl3Job gate, down;
+};
+
+// Whether the block finishes its outputs, because it is the last to start of all that have segments of them.
+template <bool kExperts>
+__device__ inline bool Finishes(const SmallPlace& place) {
+  return place.segment == contract::kSegments - 1 && (!kExperts || place.down || place.part == 1);
+}
+
+// By one thread, before anything waits for it.
+__device__ inline void FindPair(const Exl3Call& call, const SmallPlace& place, SmallPair& pair) {
+  RowTile rows;
+  call.tiles.Find(place.index, 0, &rows, &pair.gate);
+  call.tiles.Find(place.index, 2, &rows, &pair.down);
+  for (int i = 0; i < 4; ++i) PrefetchLine(pair.down.input_scale + place.column + 32 * i);
+}
+
+// A row of gate and up as codes of down, by a warp: its 128 columns are a 128-block of down's inputs. `up`: this block has its last segment.
+// Nothing hides what this takes at the end of a launch: loads stand first, and gate and up go side by side.
+template <Exl3Form kForm>
+class PairEnd {
+ public:
+  __device__ PairEnd(const Exl3Call& call, const SmallPlace& place, const SmallPair& pair)
+      : call_(call), place_(place), pair_(pair), output_(place.output - call.first_output[1]), column_(place.column + 4 * static_cast<int>(threadIdx.x & 31)),
+        of_gate_(pair.gate, column_), of_up_(place.job, column_), scale_(*reinterpret_cast<const float4*>(pair.down.input_scale + column_)),
+        gate_at_(place.index * call.outputs() + output_) {}
+
+  __device__ void Run(int row, const SegmentSums& own) const {
+    constexpr int kLast = contract::kSegments - 1;
+    const std::int64_t pair = place_.tile.begin + row;
+    const float weight = call_.input.weight ? call_.input.weight[pair] : 1.0f;
+    const SmallPartial<kInteger> of_gate(call_.partial, gate_at_, call_.tiles.tile_rows, row), of_up(call_, place_, row);
+    RowSums gate, up;
+    up.Set(kLast, own);
+    bool there;
+    do {
+      there = of_gate.template Receive<contract::kSegments>(gate);
+      there = of_up.template Receive<kLast>(up) && there;
+    } while (!__all_sync(0xffffffffu, there));
+    of_gate.Clear();
+    of_up.Clear();
+    float v[2][4];
+    gate.template Fold<kInteger>(v[0]);
+    up.template Fold<kInteger>(v[1]);
     ButterflyWarp(v);
-    terms.Apply(v[0]);
-    StoreRow(call, place.job, place.part, place.tile.begin + row, column, v[0]);
+    of_gate_.Apply(v[0]);
+    of_up_.Apply(v[1]);
+    StoreCodes(pair, v, weight);
   }
+  __device__ void Announce() const { AnnounceInputs(call_, place_.index, output_); }
+
+ private:
+  static constexpr bool kInteger = kForm != Exl3Form::kHalf;
+
+  __device__ void StoreCodes(std::int64_t pair, const float (&v)[2][4], float weight) const {
+    float t[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      t[i] = column_ + i < pair_.gate.out_features ? BF16Value(Swiglu(BF16Value(BF16Bits(v[0][i])), BF16Value(BF16Bits(v[1][i])), weight, call_.input.limit)) : 0.0f;
+    }
+    ScaleInput(scale_, t);
+    const int blocks = call_.down.in / 128;
+    const std::int64_t row_bytes = std::int64_t{blocks} * 8 * kCodeTileBytes<kForm>;
+    std::byte* block = call_.down.codes.codes + call_.terms() * pair * row_bytes + output_ * 8 * kCodeTileBytes<kForm>;
+    if (PrepareSmallBlock<kForm>(pair_.down, t, block, row_bytes, call_.down.codes.scale_sums + pair * blocks + output_) && call_.overflow) *call_.overflow = 1;
+  }
+
+  const Exl3Call& call_;
+  const SmallPlace& place_;
+  const SmallPair& pair_;
+  const int output_, column_;
+  const OutputTerms of_gate_, of_up_;
+  const float4 scale_;
+  const int gate_at_;
+};
+
+// A row of the outputs, by a warp; this block has its last segment.
+template <Exl3Form kForm>
+class OutputEnd {
+ public:
+  __device__ OutputEnd(const Exl3Call& call, const SmallPlace& place)
+      : call_(call), place_(place), column_(place.column + 4 * static_cast<int>(threadIdx.x & 31)), terms_(place.job, column_) {}
+
+  __device__ void Run(int row, const SegmentSums& own) const {
+    constexpr bool kInteger = kForm != Exl3Form::kHalf;
+    constexpr int kLast = contract::kSegments - 1;
+    const SmallPartial<kInteger> partial(call_, place_, row);
+    RowSums sums;
+    sums.Set(kLast, own);
+    while (!__all_sync(0xffffffffu, partial.template Receive<kLast>(sums))) {
+    }
+    partial.Clear();
+    float v[1][4];
+    sums.template Fold<kInteger>(v[0]);
+    ButterflyWarp(v);
+    terms_.Apply(v[0]);
+    StoreRow(call_, place_.job, place_.part, place_.tile.begin + row, column_, v[0]);
+  }
+
+ private:
+  const Exl3Call& call_;
+  const SmallPlace& place_;
+  const int column_;
+  const OutputTerms terms_;
+};
+
+// The block's work after its product, whose sums are in shared memory: hands them on, or finishes the rows of its outputs with what the other segments
+// hand on. A warp a row. `kExperts`: a call of gates, ups and downs.
+template <class Sums, bool kExperts>
+__device__ __forceinline__ void FinishSmall(const Exl3Call& call, const SmallPlace& place, const SmallPair& pair, const Sums& sums) {
+  constexpr Exl3Form kForm = Sums::kForm;
+  const auto for_rows = [&](auto&& run) {
+    for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) run(row, sums.Row(row));
+  };
+  if (!Finishes<kExperts>(place)) {
+    for_rows([&](int row, const SegmentSums& own) { SmallPartial<kForm != Exl3Form::kHalf>(call, place, row).Send(place.segment, own); });
+  } else if (kExperts && !place.down) {
+    const PairEnd<kForm> end(call, place, pair);
+    for_rows([&](int row, const SegmentSums& own) { end.Run(row, own); });
+    end.Announce();
+  } else {
+    const OutputEnd<kForm> end(call, place);
+    for_rows([&](int row, const SegmentSums& own) { end.Run(row, own); });
+  }
+  if (kExperts && place.down) CountWaiter(call, place);
 }
 
 }  // namespace lockstep::kernels

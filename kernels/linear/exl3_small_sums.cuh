@@ -1,7 +1,7 @@
 // What a warp of a small EXL3 product adds up: outputs of two strips of 16 columns for up to eight code rows, the rows as the n of the tensor cores.
 #pragma once
 
-#include "kernels/linear/exl3_codes.cuh"
+#include "kernels/linear/exl3_small_end.cuh"
 #include "kernels/linear/imma_sm80.cuh"
 #include "kernels/linear/mma_sm80.cuh"
 #include "kernels/linear/trellis_cuda.cuh"
@@ -14,9 +14,13 @@ static_assert(kSmallWarps * kSmallStrips * 16 == kExl3Columns);
 // A block's way into what its rows and warps share: rows of the tile, 128-blocks of the segment.
 struct SmallRows {
   int rows, blocks;
+  bool apart;                  // several groups of warps share the segment, so its 128-blocks are added up at the end
   const ScaleSum* scale_sums;  // [rows][blocks], family I
-  int* sums;                   // [blocks][rows][128]: exact sums of 128-blocks that warps other than the first four computed
+  float* sums;                 // [rows][128]: of the segment; apart: exact integers [blocks][rows][128]
 };
+
+// The lane's four columns of `row` in an array [][128].
+__device__ inline float4 FourOf(const float* rows, int row) { return reinterpret_cast<const float4*>(rows + row * kExl3Columns)[threadIdx.x & 31]; }
 
 // Family I: bytes of the products times code bytes, exact in int32; -510 times the code sum turns b into b - 510.
 template <int kTerms>
@@ -47,27 +51,43 @@ class IntegerSums {
     MmaU8S8(sum_[strip], product[2], product[6], product[3], product[7], codes.z, codes.w);
   }
 
-  // Adds the exact sums of a 128-block of the segment to the outputs, blocks ascending.
+  // Adds the exact sums of a 128-block of the segment to the outputs, blocks ascending; apart: leaves them in shared memory.
   __device__ void EndBlock(int block) {
-    ForRows(block, [&](int strip, int i, int, const ScaleSum& row) { Add(strip, i, Exact(strip, i, row), row); });
+    ForRows(block, [&](int strip, int i, int at, const ScaleSum& row) {
+      const int exact = Exact(strip, i, row);
+      if (rows_.apart) reinterpret_cast<int*>(rows_.sums)[block * rows_.rows * kExl3Columns + at] = exact;
+      else y_[strip][i] = contract::Fma(__int2float_rn(exact), row.scale, y_[strip][i]);
+    });
+  }
+  // What is in registers to shared memory. A block barrier must follow.
+  __device__ void End() const {
+    if (rows_.apart) return;
+    ForRows(0, [&](int strip, int i, int at, const ScaleSum&) { rows_.sums[at] = y_[strip][i]; });
   }
 
-  // The same for a block whose sums others will add.
-  __device__ void StoreBlock(int block) const {
-    ForRows(block, [&](int strip, int i, int at, const ScaleSum& row) { rows_.sums[at] = Exact(strip, i, row); });
-  }
-  __device__ void AddStored(int block) {
-    ForRows(block, [&](int strip, int i, int at, const ScaleSum& row) { Add(strip, i, rows_.sums[at], row); });
-  }
-
-  __device__ void Store(float* partial) const {
-    ForRows(0, [&](int strip, int i, int at, const ScaleSum&) { partial[at] = y_[strip][i]; });
+  // The lane's four columns of a row, and the row's correction, by a warp.
+  __device__ SegmentSums Row(int row) const {
+    SegmentSums own;
+    const float4 whole = FourOf(rows_.sums, row);
+    own.v[0] = whole.x, own.v[1] = whole.y, own.v[2] = whole.z, own.v[3] = whole.w;
+    if (rows_.apart) own.v[0] = own.v[1] = own.v[2] = own.v[3] = 0.0f;
+#pragma unroll 4
+    for (int b = 0; b < rows_.blocks; ++b) {
+      const ScaleSum block = rows_.scale_sums[row * rows_.blocks + b];
+      own.z = contract::Fma(static_cast<float>(block.sum), block.scale, own.z);
+      if (!rows_.apart) continue;
+      const float4 bits = FourOf(rows_.sums, b * rows_.rows + row);
+      const float exact[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own.v[i] = contract::Fma(__int2float_rn(__float_as_int(exact[i])), block.scale, own.v[i]);
+    }
+    return own;
   }
 
  private:
   static constexpr int kRows = 2 / kTerms;  // of a lane
 
-  // f(strip, index into its sums, index into [block][rows][128], the block's scale and sum of the row) for what the lane has of real rows.
+  // f(strip, index into its sums, index into [rows][128], the block's scale and sum of the row) for what the lane has of real rows.
   template <class F>
   __device__ void ForRows(int block, F f) const {
 #pragma unroll
@@ -75,7 +95,7 @@ class IntegerSums {
       const int row = first_row_ + r;
       if (row >= rows_.rows) continue;
       const ScaleSum scale_sum = rows_.scale_sums[row * rows_.blocks + block];
-      const int at = (block * rows_.rows + row) * kExl3Columns + column_;
+      const int at = row * kExl3Columns + column_;
 #pragma unroll
       for (int s = 0; s < kSmallStrips; ++s) {
         f(s, r, at + 16 * s, scale_sum);
@@ -89,7 +109,6 @@ class IntegerSums {
     const unsigned sum = kTerms == 2 ? static_cast<unsigned>(sum_[s][i]) * 256u + static_cast<unsigned>(sum_[s][i + kTerms - 1]) : static_cast<unsigned>(sum_[s][i]);
     return static_cast<int>(sum - 510u * static_cast<unsigned>(row.sum));
   }
-  __device__ void Add(int s, int i, int exact, const ScaleSum& row) { y_[s][i] = contract::Fma(__int2float_rn(exact), row.scale, y_[s][i]); }
 
   SmallRows rows_;
   int column_, first_row_;
@@ -97,12 +116,12 @@ class IntegerSums {
   float y_[kSmallStrips][4];  // [0, 1]: column g of rows 2q, 2q+1 (int16: [0], row q); [2, 3]: column g+8
 };
 
-// Family H: fp16 weights through MMA blocks that run on over the segment, so that the first four warps have all of it.
+// Family H: fp16 weights through MMA blocks that run on over the segment, so that one group of warps has all of it.
 class HalfSums {
  public:
   static constexpr Exl3Form kForm = Exl3Form::kHalf;
 
-  __device__ explicit HalfSums(const SmallRows& rows) : rows_(rows.rows) {
+  __device__ explicit HalfSums(const SmallRows& rows) : rows_(rows.rows), sums_(rows.sums) {
 #pragma unroll
     for (int s = 0; s < kSmallStrips; ++s) sum_[s][0] = sum_[s][1] = sum_[s][2] = sum_[s][3] = 0.0f;
   }
@@ -117,9 +136,7 @@ class HalfSums {
     MmaF16(sum_[strip], weights, codes.x, codes.y);
   }
   __device__ void EndBlock(int) {}
-  __device__ void StoreBlock(int) {}
-
-  __device__ void Store(float* partial) const {
+  __device__ void End() const {
     const int lane = threadIdx.x & 31, column = threadIdx.x / 32 % kSmallWarps * kSmallStrips * 16 + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -127,14 +144,19 @@ class HalfSums {
       if (row >= rows_) continue;
 #pragma unroll
       for (int s = 0; s < kSmallStrips; ++s) {
-        partial[row * kExl3Columns + column + 16 * s] = sum_[s][r];
-        partial[row * kExl3Columns + column + 16 * s + 8] = sum_[s][r + 2];
+        sums_[row * kExl3Columns + column + 16 * s] = sum_[s][r];
+        sums_[row * kExl3Columns + column + 16 * s + 8] = sum_[s][r + 2];
       }
     }
+  }
+  __device__ SegmentSums Row(int row) const {
+    const float4 whole = FourOf(sums_, row);
+    return {{whole.x, whole.y, whole.z, whole.w}};
   }
 
  private:
   int rows_;
+  float* sums_;
   float sum_[kSmallStrips][4];
 };
 
