@@ -135,6 +135,7 @@ void Forward::RunExpertsOfDevice(int layer, const kernels::ExpertTable& table, c
   args.groups = DevicePairs(ranges).groups;
   args.max_group = Hull(ranges).rows();
   args.max_pairs = args.max_group * (config_.num_experts_per_tok + 1);
+  args.shared_rows = args.max_group;
   kernels().expert_ffn(stream(), args);
 }
 

@@ -265,12 +265,12 @@ std::byte* CudaStream::Scratch(int slot, std::size_t bytes) {
   return scratch_[slot];
 }
 
-std::byte* CudaStream::ZeroedScratch(std::size_t bytes) {
-  constexpr int kZeroedSlot = kSlots - 1;
-  const std::size_t before = bytes_[kZeroedSlot];
-  std::byte* data = Scratch(kZeroedSlot, bytes);
+std::byte* CudaStream::ZeroedScratch(std::size_t bytes, Zeroed which) {
+  const int slot = kSlots - (which == Zeroed::kRows ? 1 : 2);
+  const std::size_t before = bytes_[slot];
+  std::byte* data = Scratch(slot, bytes);
   // By size: memory that has grown may lie where the old one did, and its new part holds what others left.
-  if (bytes_[kZeroedSlot] != before) CheckCuda(cudaMemsetAsync(data, 0, bytes_[kZeroedSlot], handle_), "kernel scratch");
+  if (bytes_[slot] != before) CheckCuda(cudaMemsetAsync(data, 0, bytes_[slot], handle_), "kernel scratch");
   return data;
 }
 

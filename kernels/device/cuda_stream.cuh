@@ -35,10 +35,14 @@ class CudaStream : public Stream {
   // Device memory for one kernel call's intermediate results: valid until the next call of Scratch with the same slot, work of this
   // stream in between is ordered. Grows and stays; in a capture it throws NotCapturable where it would have to grow.
   std::byte* Scratch(int slot, std::size_t bytes);
-  // Device memory that is zero at first and that every user leaves zero.
-  std::byte* ZeroedScratch(std::size_t bytes);
+  // Device memory that is zero at first and that every user leaves zero. kProducts: for kernels that begin while the one before uses kRows.
+  enum class Zeroed { kRows, kProducts };
+  std::byte* ZeroedScratch(std::size_t bytes, Zeroed which = Zeroed::kRows);
   // Copies `bytes` of host memory into scratch slot `slot`; the host memory may be reused at once. Throws NotCapturable in a capture.
   std::byte* Upload(int slot, const void* host, std::size_t bytes);
+  // Whether the last overlapping launch waits for all before it and only then lets the next one start, which then may read what that wait was for at once.
+  bool last_waits_first() const { return last_waits_first_; }
+  void SetLastWaitsFirst(bool waits) { last_waits_first_ = waits; }
   // Scratch memory that was given back to grow.
   std::int64_t epoch() const { return epoch_; }
 
@@ -47,7 +51,7 @@ class CudaStream : public Stream {
 
   static constexpr int kSlots = 12;
   int device_, processors_ = 0, shared_bytes_ = 0;
-  bool overlaps_ = false;
+  bool overlaps_ = false, last_waits_first_ = false;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_[kSlots] = {};
   std::size_t bytes_[kSlots] = {};

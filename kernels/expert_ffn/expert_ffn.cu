@@ -55,6 +55,7 @@ GroupedLinear Group(const ExpertFfnArgs& a, const std::vector<const LinearSpec E
     g.groups = a.groups;
     g.max_pairs = a.max_pairs;
     g.max_group = std::min(a.max_pairs, a.max_group);
+    g.shared_rows = a.shared_rows;
     return g;
   }
   for (std::int64_t j = 0; j < a.num_jobs; ++j) {

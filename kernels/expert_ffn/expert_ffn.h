@@ -48,6 +48,9 @@ struct ExpertFfnArgs {
   PairGroups groups;
   std::int64_t max_pairs = 0;
   std::int64_t max_group = 0;  // no expert has more pairs: the tokens of the step
+  // Pairs of the table's last expert, the shared one, if there are any: the last of all, pair max_pairs - shared_rows + t is row t with weight 1. Then
+  // its group needs not be there yet.
+  std::int64_t shared_rows = 0;
   const std::uint16_t* x = nullptr;     // bf16 [tokens][hidden]
   const std::int32_t* token = nullptr;  // device [pairs]: x row of a pair; null: row p (the shared expert)
   const float* weight = nullptr;        // device [pairs]: routing weight; null: none (the shared expert)

@@ -82,7 +82,7 @@ void SetPartial(CudaStream& stream, Exl3Call* call) {
   const auto tiles = static_cast<std::size_t>(call->tiles.count), own = tiles * static_cast<std::size_t>(call->outputs());
   const std::size_t outputs = own + tiles * static_cast<std::size_t>(call->down.outputs);
   const auto words = static_cast<std::size_t>(SmallPartialWords(call->tiles.tile_rows));
-  call->partial = reinterpret_cast<std::uint32_t*>(stream.ZeroedScratch((outputs * words + tiles * contract::kSegments) * sizeof(std::uint32_t)));
+  call->partial = reinterpret_cast<std::uint32_t*>(stream.ZeroedScratch((outputs * words + tiles * contract::kSegments) * sizeof(std::uint32_t), CudaStream::Zeroed::kProducts));
   call->down.partial = call->partial + own * words;
   call->down.ready = reinterpret_cast<std::int32_t*>(call->partial + outputs * words);
 }
@@ -94,6 +94,7 @@ void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
     call->small = SmallCodesOf(stream, *call, call->in, call->tiles.slots(), kLinearCodes, kLinearScales);
     LaunchExl3PrepareSmall(*call, stream);
   }
+  call->shared_first = !call->prepared && stream.last_waits_first();
   SetPartial(stream, call);
   int ring_bytes = 0;
   for (const auto& [codebook, bits_x2] : jobs.rates) ring_bytes = std::max(ring_bytes, SmallRingBytes(bits_x2));
@@ -203,8 +204,17 @@ void SetDeviceTiles(const GroupedLinear& g, Exl3Call* call) {
   experts.form_X = table.form_X;
   SetForms(g, &call->tiles);
   experts.groups = g.groups;
-  experts.tiles_per_group = static_cast<std::int32_t>((g.max_group + call->tiles.tile_rows - 1) / call->tiles.tile_rows);
-  call->tiles.count = std::min<std::int64_t>(g.max_pairs, table.experts) * experts.tiles_per_group;
+  const auto tiles_of = [&](std::int64_t rows) { return static_cast<std::int32_t>((rows + call->tiles.tile_rows - 1) / call->tiles.tile_rows); };
+  experts.tiles_per_group = tiles_of(g.max_group);
+  const bool shared = g.shared_rows > 0;
+  if (shared) {
+    experts.shared = table.experts - 1;
+    experts.shared_rows = static_cast<std::int32_t>(g.shared_rows);
+    experts.shared_tiles = tiles_of(g.shared_rows);
+    experts.shared_begin = g.max_pairs - g.shared_rows;
+  }
+  const std::int64_t routed = std::min<std::int64_t>(g.max_pairs - g.shared_rows, table.experts - (shared ? 1 : 0));
+  call->tiles.count = experts.shared_tiles + routed * experts.tiles_per_group;
 }
 
 // Launches of the device's jobs that have `key`.

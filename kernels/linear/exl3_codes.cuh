@@ -120,16 +120,16 @@ __device__ bool PrepareSmallBlock(const Exl3Job& job, float (&t)[4], std::byte* 
   }
 }
 
-// Four values of a bf16 row from k on; zeros from `n` on.
+// Four values of a bf16 row from k on; zeros from `n` on. From the L2: a row may have come while the kernel before runs.
 __device__ inline void LoadFour(const std::uint16_t* row, int k, int n, float (&v)[4]) {
   const std::uint16_t* from = row + k;
   if (k + 4 <= n && reinterpret_cast<std::uintptr_t>(from) % 8 == 0) {
-    const uint2 bits = *reinterpret_cast<const uint2*>(from);
+    const uint2 bits = __ldcg(reinterpret_cast<const uint2*>(from));
     Unpack(bits.x, v), Unpack(bits.y, v + 2);
     return;
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) v[i] = k + i < n ? BF16Value(from[i]) : 0.0f;
+  for (int i = 0; i < 4; ++i) v[i] = k + i < n ? BF16Value(__ldcg(from + i)) : 0.0f;
 }
 
 // 128-blocks first .. first + count - 1 of a tile's rows, a warp each, to code rows `row_bytes` apart. Family I: scales and sums to scale_sums
@@ -142,7 +142,7 @@ __device__ __forceinline__ bool PrepareSegment(const Exl3Call& call, const Exl3J
 #pragma unroll 1
   for (int unit = static_cast<int>(threadIdx.x) / 32; unit < rows.rows * count; unit += static_cast<int>(blockDim.x) / 32) {
     const int row = unit / count, block = unit - row * count, k = (first + block) * 128 + 4 * static_cast<int>(threadIdx.x & 31);
-    const std::int64_t from = call.input.index ? call.input.index[rows.begin + row] : rows.begin + row;
+    const std::int64_t from = call.InputRow(rows.begin + row);
     const float4 scale = *reinterpret_cast<const float4*>(job.input_scale + k);
     float t[4];
     LoadFour(call.parts[part].x + from * call.parts[part].x_stride, k, call.in_features, t);

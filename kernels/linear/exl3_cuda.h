@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "kernels/linear/linear_layout.h"
@@ -74,10 +75,13 @@ struct DeviceExperts {
   std::int64_t spec_offset[kExl3Parts] = {};  // of a part's LinearSpec in an ExpertSpec
   PairGroups groups;
   std::int32_t tiles_per_group = 0;
+  // The last expert, where the host knows its rows: those from `shared_begin` on. It has the first tiles, and is the last active one.
+  std::int32_t shared = 0, shared_tiles = 0, shared_rows = 0;
+  std::int64_t shared_begin = std::numeric_limits<std::int64_t>::max();
 };
 
 // The row tiles of a launch and their jobs. Made by the host: short lists travel as kernel parameters, long ones lie in device memory.
-// Or found on the device: tile i is tile i % tiles_per_group of the (i / tiles_per_group)-th active expert.
+// Or found on the device: those of the shared expert, then tile i is tile i % tiles_per_group of the (i / tiles_per_group)-th active expert.
 // A launch of one form passes over the jobs of the others, but one of int16 with `any_integer` takes int8 too: its codes are int16's whose high byte is zero.
 struct Exl3Tiles {
   static constexpr int kSmall = 24;
@@ -108,8 +112,9 @@ struct Exl3Tiles {
 
   // Loads that do not need each other stand together, before any branch: their latencies overlap.
   __device__ bool FindExpert(std::int64_t index, int part, RowTile* tile, Exl3Job* job) const {
-    const std::int32_t at = static_cast<std::int32_t>(index), group = experts.tiles_per_group > 1 ? at / experts.tiles_per_group : at;
-    const std::int32_t active = *experts.groups.num_active, named = experts.groups.active_X[group];
+    if (index < experts.shared_tiles) return FindShared(static_cast<std::int32_t>(index), part, tile, job);
+    const std::int32_t at = static_cast<std::int32_t>(index) - experts.shared_tiles, group = experts.tiles_per_group > 1 ? at / experts.tiles_per_group : at;
+    const std::int32_t active = *experts.groups.num_active - (experts.shared_tiles > 0 ? 1 : 0), named = experts.groups.active_X[group];
     const std::int32_t expert = group < active ? named : 0;
     const std::int32_t first = (at - group * experts.tiles_per_group) * tile_rows;
     const std::int32_t rows = experts.groups.count_X[expert] - first, begin = experts.groups.begin_X[expert] + first;
@@ -117,6 +122,13 @@ struct Exl3Tiles {
     *job = JobOfForm(experts.form_X[expert], first_job + part, blob);
     *tile = {expert, rows < tile_rows ? rows : tile_rows, begin};
     return group < active && rows > 0;
+  }
+
+  __device__ bool FindShared(std::int32_t index, int part, RowTile* tile, Exl3Job* job) const {
+    const std::int32_t first = index * tile_rows, rows = experts.shared_rows - first;
+    *job = JobOfForm(experts.form_X[experts.shared], first_job + part, experts.blob_X[experts.shared]);
+    *tile = {experts.shared, rows < tile_rows ? rows : tile_rows, experts.shared_begin + first};
+    return true;
   }
 
   __device__ Exl3Job JobOfForm(std::int32_t form_index, int part, const std::byte* blob) const {
@@ -180,6 +192,7 @@ struct Exl3Call {
   std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
   bool prepared = true;                  // false: the product prepares the rows itself
   Exl3Down down;
+  bool shared_first = false;             // tiles of the shared expert need nothing of the kernel before: small tiles
   std::int32_t* overflow = nullptr;
 
   SmallCodes small;  // prepared rows of small tiles
@@ -189,6 +202,15 @@ struct Exl3Call {
   float* z = nullptr;              // large tiles: [slots], the affine correction
   // Small tiles: [tile][out/128 of all parts]: sums [tile_rows][4 segments][128], corrections [tile_rows][4]; words (lane_words.cuh), zero between calls.
   std::uint32_t* partial = nullptr;
+
+#if defined(__CUDACC__)
+  // Which row of x is the call's row `row`, and its weight.
+  __device__ std::int64_t InputRow(std::int64_t row) const {
+    if (!input.index) return row;
+    return row < tiles.experts.shared_begin ? input.index[row] : row - tiles.experts.shared_begin;
+  }
+  __device__ float Weight(std::int64_t row) const { return input.weight && row < tiles.experts.shared_begin ? input.weight[row] : 1.0f; }
+#endif
 
   __host__ __device__ std::int32_t outputs() const { return first_output[tiles.parts]; }
   __host__ __device__ int terms() const { return tiles.form == Exl3Form::kInt16 ? 2 : 1; }

@@ -196,7 +196,7 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   PrefetchScales(call, place);
   const bool down = kExperts && place.down;
   if (kExperts && !down && Finishes<kExperts>(place) && threadIdx.x == 0) FindPair(call, place, pair);
-  WaitForKernelsBefore();
+  if (!place.early) WaitForKernelsBefore();
   if (down) WaitForInputs(call, place);
   if (call.prepared || down) CopyCodes<Sums::kForm>(call, place, layout, shared);
   else PrepareCodes<Sums::kForm>(call, place, layout, shared);
@@ -215,23 +215,39 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   FinishSmall<Sums, kExperts>(call, place, pair, sums);
 }
 
+// The tile of a block: those of the call, then those of down.
+template <bool kExperts>
+__device__ inline int TileOf(const Exl3Call& call, bool* down, int* output) {
+  const unsigned unit = blockIdx.x / contract::kSegments, outputs = static_cast<unsigned>(call.outputs()), before = static_cast<unsigned>(call.tiles.count) * outputs;
+  *down = kExperts && unit >= before;
+  const unsigned at = *down ? unit - before : unit, of_tile = *down ? static_cast<unsigned>(call.down.outputs) : outputs;
+  *output = static_cast<int>(at % of_tile);
+  return static_cast<int>(at / of_tile);
+}
+
 // Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
-// later ones of the call may then read them at once. Weights and the host's jobs are older than any kernel.
-__device__ inline void BeginSmall(const Exl3Call& call) {
+// later ones of the call may then read them at once. Weights and the host's jobs are older than any kernel. Returns whether the block needs no wait at
+// all: its tile is the shared expert's. The others have waited when the kernel ends.
+template <bool kExperts>
+__device__ inline bool BeginSmall(const Exl3Call& call) {
   const bool first = call.tiles.experts.blob_X && !call.prepared;
-  if (first) WaitForKernelsBefore();
+  bool early = false;
+  if (kExperts && call.shared_first) {
+    bool down;
+    int output;
+    early = TileOf<kExperts>(call, &down, &output) < call.tiles.experts.shared_tiles;
+  }
+  if (first && !early) WaitForKernelsBefore();
   StartNextKernel();
+  return early;
 }
 
 // The block's place; no rows: it has none. Blocks lie in order of tile, outputs of all parts, segment; then those of down.
 template <bool kExperts>
-__device__ inline void FindPlace(const Exl3Call& call, SmallPlace& place) {
-  const unsigned outputs = static_cast<unsigned>(call.outputs()), before = static_cast<unsigned>(call.tiles.count) * outputs, unit = blockIdx.x / contract::kSegments;
+__device__ inline void FindPlace(const Exl3Call& call, bool early, SmallPlace& place) {
+  place.early = early;
   place.segment = static_cast<int>(blockIdx.x % contract::kSegments);
-  place.down = kExperts && unit >= before;
-  const unsigned at = place.down ? unit - before : unit, of_tile = place.down ? static_cast<unsigned>(call.down.outputs) : outputs;
-  place.index = static_cast<int>(at / of_tile);
-  place.output = static_cast<int>(at % of_tile);
+  place.index = TileOf<kExperts>(call, &place.down, &place.output);
   place.part = place.down ? call.tiles.parts : 0;
 #pragma unroll
   for (int p = 1; p < kExl3Parts; ++p) place.part += p < call.tiles.parts && !place.down && place.output >= call.first_output[p];
@@ -247,8 +263,8 @@ template <class Sums, bool kExperts>
 __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
   __shared__ SmallPlace place;
   __shared__ SmallPair pair;
-  BeginSmall(call);
-  if (threadIdx.x == 0) FindPlace<kExperts>(call, place);
+  const bool early = BeginSmall<kExperts>(call);
+  if (threadIdx.x == 0) FindPlace<kExperts>(call, early, place);
   __syncthreads();
   if (place.tile.rows == 0) {
     WaitForKernelsBefore();  // this kernel must not end before the one before it

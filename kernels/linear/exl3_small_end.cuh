@@ -18,12 +18,17 @@ struct SmallPlace {
   int in_blocks;  // of a row
   int column;  // first output of the block
   bool down;   // it belongs to what follows
+  bool early;  // its rows were there before the kernel before began
 };
 
 // The lane's four columns of a row in a segment, and the segment's part of the row's correction (family I).
 struct SegmentSums {
-  float v[4];
-  float z = 0.0f;
+  float v[4], z;
+
+  __device__ void Set(const float4& x) { v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w; }
+  __device__ void Add(const float4& x, float scale) {
+    v[0] = contract::Fma(x.x, scale, v[0]), v[1] = contract::Fma(x.y, scale, v[1]), v[2] = contract::Fma(x.z, scale, v[2]), v[3] = contract::Fma(x.w, scale, v[3]);
+  }
 };
 
 // Of all segments of a row; z the same in all lanes.
@@ -146,7 +151,7 @@ class PairEnd {
   __device__ void Run(int row, const SegmentSums& own) const {
     constexpr int kLast = contract::kSegments - 1;
     const std::int64_t pair = place_.tile.begin + row;
-    const float weight = call_.input.weight ? call_.input.weight[pair] : 1.0f;
+    const float weight = call_.Weight(pair);
     const SmallPartial<kInteger> of_gate(call_.partial, gate_at_, call_.tiles.tile_rows, row), of_up(call_, place_, row);
     RowSums gate, up;
     up.Set(kLast, own);

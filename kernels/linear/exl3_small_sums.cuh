@@ -16,7 +16,7 @@ struct SmallRows {
   int rows, blocks;
   bool apart;                  // several groups of warps share the segment, so its 128-blocks are added up at the end
   const ScaleSum* scale_sums;  // [rows][blocks], family I
-  float* sums;                 // [rows][128]: of the segment; apart: exact integers [blocks][rows][128]
+  float* sums;                 // [rows][128]: of the segment; apart: of each 128-block, exact sums rounded, [blocks][rows][128]
 };
 
 // The lane's four columns of `row` in an array [][128].
@@ -51,12 +51,12 @@ class IntegerSums {
     MmaU8S8(sum_[strip], product[2], product[6], product[3], product[7], codes.z, codes.w);
   }
 
-  // Adds the exact sums of a 128-block of the segment to the outputs, blocks ascending; apart: leaves them in shared memory.
+  // Adds the sums of a 128-block of the segment to the outputs, blocks ascending; apart: leaves them in shared memory.
   __device__ void EndBlock(int block) {
     ForRows(block, [&](int strip, int i, int at, const ScaleSum& row) {
-      const int exact = Exact(strip, i, row);
-      if (rows_.apart) reinterpret_cast<int*>(rows_.sums)[block * rows_.rows * kExl3Columns + at] = exact;
-      else y_[strip][i] = contract::Fma(__int2float_rn(exact), row.scale, y_[strip][i]);
+      const float sum = __int2float_rn(Exact(strip, i, row));
+      if (rows_.apart) rows_.sums[block * rows_.rows * kExl3Columns + at] = sum;
+      else y_[strip][i] = contract::Fma(sum, row.scale, y_[strip][i]);
     });
   }
   // What is in registers to shared memory. A block barrier must follow.
@@ -65,21 +65,21 @@ class IntegerSums {
     ForRows(0, [&](int strip, int i, int at, const ScaleSum&) { rows_.sums[at] = y_[strip][i]; });
   }
 
-  // The lane's four columns of a row, and the row's correction, by a warp.
+  // The lane's four columns of a row, and the row's correction, by a warp. A lane has the scale and sum of a 128-block: conversions are slow.
   __device__ SegmentSums Row(int row) const {
-    SegmentSums own;
-    const float4 whole = FourOf(rows_.sums, row);
-    own.v[0] = whole.x, own.v[1] = whole.y, own.v[2] = whole.z, own.v[3] = whole.w;
-    if (rows_.apart) own.v[0] = own.v[1] = own.v[2] = own.v[3] = 0.0f;
+    const int lane = threadIdx.x & 31;
+    SegmentSums own{};
+    if (!rows_.apart) own.Set(FourOf(rows_.sums, row));
+    for (int first = 0; first < rows_.blocks; first += 32) {
+      const int blocks = min(32, rows_.blocks - first);
+      const ScaleSum mine = lane < blocks ? rows_.scale_sums[row * rows_.blocks + first + lane] : ScaleSum{};
+      const float sum = __int2float_rn(mine.sum);
 #pragma unroll 4
-    for (int b = 0; b < rows_.blocks; ++b) {
-      const ScaleSum block = rows_.scale_sums[row * rows_.blocks + b];
-      own.z = contract::Fma(static_cast<float>(block.sum), block.scale, own.z);
-      if (!rows_.apart) continue;
-      const float4 bits = FourOf(rows_.sums, b * rows_.rows + row);
-      const float exact[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) own.v[i] = contract::Fma(__int2float_rn(__float_as_int(exact[i])), block.scale, own.v[i]);
+      for (int b = 0; b < blocks; ++b) {
+        const float scale = __shfl_sync(0xffffffffu, mine.scale, b);
+        own.z = contract::Fma(__shfl_sync(0xffffffffu, sum, b), scale, own.z);
+        if (rows_.apart) own.Add(FourOf(rows_.sums, (first + b) * rows_.rows + row), scale);
+      }
     }
     return own;
   }
@@ -150,8 +150,9 @@ class HalfSums {
     }
   }
   __device__ SegmentSums Row(int row) const {
-    const float4 whole = FourOf(sums_, row);
-    return {{whole.x, whole.y, whole.z, whole.w}};
+    SegmentSums own{};
+    own.Set(FourOf(sums_, row));
+    return own;
   }
 
  private:

@@ -43,7 +43,7 @@ struct GroupedLinear {
   const ExpertTable* table = nullptr;
   std::vector<const LinearSpec ExpertSpec::*> part_of;
   PairGroups groups;
-  std::int64_t max_pairs = 0, max_group = 0;
+  std::int64_t max_pairs = 0, max_group = 0, shared_rows = 0;
 
   // Input of row r: x row r, or x_index[r]; with `up`, of one part, the clamped SwiGLU of gate x and up.
   const std::int32_t* x_index = nullptr;

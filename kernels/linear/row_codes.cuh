@@ -27,12 +27,12 @@ __device__ inline void LoadValues(const std::uint16_t* row, std::int64_t k, std:
 // Inputs k .. k+15 of a row of the call.
 __device__ inline void LoadInput(const Exl3Call& call, int part, std::int64_t row, std::int64_t k, float (&v)[RowButterfly::kValues]) {
   const Exl3Input& input = call.input;
-  const std::int64_t at = (input.index ? input.index[row] : row) * call.parts[part].x_stride;
+  const std::int64_t at = call.InputRow(row) * call.parts[part].x_stride;
   LoadValues(call.parts[part].x + at, k, call.in_features, v);
   if (!input.up) return;
   float up[RowButterfly::kValues];
   LoadValues(input.up + at, k, call.in_features, up);
-  const float weight = input.weight ? input.weight[row] : 1.0f;
+  const float weight = call.Weight(row);
 #pragma unroll
   for (int i = 0; i < RowButterfly::kValues; ++i) v[i] = BF16Value(Swiglu(v[i], up[i], weight, input.limit));
 }

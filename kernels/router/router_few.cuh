@@ -39,7 +39,7 @@ __device__ void ScoreExperts(const FewRowsRouter& call, std::byte* memory) {
   auto* w = reinterpret_cast<float*>(memory);                     // [experts][n]
   auto* x = reinterpret_cast<std::uint16_t*>(w + kExperts * n);  // [rows][n]
   for (int i = 4 * threadIdx.x; i < experts * n; i += 4 * kThreads) CopyAsync<16>(w + i, a.gate_XE + std::int64_t{first} * n + i);
-  WaitForKernelsBefore();
+  BeginInTurn();
   for (int i = 8 * threadIdx.x; i < rows * n; i += 8 * kThreads) CopyAsync<16>(x + i, a.x_TE + i);
   CommitCopies();
   WaitForCopies<0>();
@@ -93,7 +93,7 @@ __device__ void EndRow(const FewRowsRouter& call, std::int64_t t, std::byte* mem
   float *score = reinterpret_cast<float*>(memory), *bias = score + a.experts;
   for (int e = threadIdx.x; a.bias_X && e < a.experts; e += FewRowsRouter::kThreads) bias[e] = a.bias_X[e];
   __syncthreads();
-  WaitForKernelsBefore();
+  BeginInTurn();
   if (threadIdx.x < 32) {
     GatherScores<kItems>(a, call.words + t * a.experts, score);
     ChooseExperts<kItems>(a, t, {score, a.bias_X ? bias : nullptr, chosen, expert, weight});
@@ -103,17 +103,17 @@ __device__ void EndRow(const FewRowsRouter& call, std::int64_t t, std::byte* mem
   GroupFewPairs(call.groups, expert, weight);
 }
 
-// Blocks: two experts each, one a row's mixing matrix, then one for each row that ends it and has to start last.
+// Blocks: two experts each, one a row's mixing matrix, then one for each row that ends it and has to start last. The next kernel starts when the rows are
+// there: the shared expert needs no choice.
 template <int kRows, int kItems>
 __global__ void __launch_bounds__(FewRowsRouter::kThreads) FewRowsRouterKernel(const __grid_constant__ FewRowsRouter call) {
-  StartNextKernel();
   extern __shared__ __align__(16) std::byte memory[];
   const int mixed = static_cast<int>(blockIdx.x) - (call.router.experts + FewRowsRouter::kExpertsOfBlock - 1) / FewRowsRouter::kExpertsOfBlock;
   const int row = mixed - static_cast<int>(call.mix.rows);
   if (mixed < 0) {
     ScoreExperts<kRows>(call, memory);
   } else if (row < 0) {
-    WaitForKernelsBefore();
+    BeginInTurn();
     if (threadIdx.x < 32) FinishMix<1, FewRowsRouter::kStreams>(call.mix, mixed);
   } else {
     EndRow<kItems>(call, row, memory);
