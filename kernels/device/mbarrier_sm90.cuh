@@ -18,11 +18,6 @@ __device__ inline void Arrive(std::uint32_t barrier) { asm volatile("mbarrier.ar
 __device__ inline void ArriveExpecting(std::uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Arrives when the 16-byte copies that this thread started are there.
-__device__ inline void ArriveAfterCopies(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ inline void WaitForPhase(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done = 0;
   while (!done) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "kernels/device/mbarrier_sm90.cuh"
-#include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/exl3_cuda.h"
 #include "kernels/linear/exl3_tall_tile.cuh"
 
@@ -66,16 +65,16 @@ class TallStream {
   // All threads; a block barrier must follow. `memory`: Memory::kBytes on a multiple of 1024.
   __device__ explicit TallStream(std::byte* memory) : memory_(memory), barriers_(SharedAddress(memory + Memory::kBarriersAt)) {
     if (threadIdx.x != 0) return;
-    for (int i = 0; i < Memory::kUnits; ++i) InitBarrier(UnitThere(i), 1), InitBarrier(UnitFree(i), kMultiplyThreads / 32);
-    for (int i = 0; i < Memory::kWeightStages; ++i) InitBarrier(WeightsThere(i), kWeightThreads), InitBarrier(WeightsFree(i), kMultiplyThreads / 32);
+    for (int i = 0; i < Memory::kUnits; ++i) InitBarrier(UnitThere(i), 1), InitBarrier(UnitFree(i), kMultiplyThreads);
+    for (int i = 0; i < Memory::kWeightStages; ++i) InitBarrier(WeightsThere(i), 1), InitBarrier(WeightsFree(i), kMultiplyThreads);
     ShowBarriers();
   }
 
-  // The copying warpgroup: everything, in the order of its use. One warp brings units, the others weights.
+  // The copying warpgroup: everything, in the order of its use. One warp brings units, another one weights.
   __device__ void Copy(const Inputs& inputs) {
     const int thread = static_cast<int>(threadIdx.x) - kMultiplyThreads;
     if (thread == 0) CopyUnits(inputs);
-    else if (thread >= 32) CopyWeights(inputs, thread - 32);
+    else if (thread >= 32 && thread < 32 + kStrips) CopyWeights(inputs, thread - 32);
   }
 
   // The others: the next unit's codes, when they are there; its scales; the same for weights.
@@ -91,20 +90,20 @@ class TallStream {
     return memory_ + Memory::kWeightsAt + weights_.at * Memory::kWeights;
   }
   __device__ const std::byte* weights() const { return memory_ + Memory::kWeightsAt; }  // where some lie
-  // The oldest unit, and the present weights, are not needed any more by this warp.
+  // The oldest unit, and the present weights, are not needed any more by this thread. One thread a warp could say so, behind __syncwarp, which racecheck does
+  // not follow.
   __device__ void FreeUnit() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) Arrive(UnitFree(used_));
+    Arrive(UnitFree(used_));
     used_ = used_ + 1 == Memory::kUnits ? 0 : used_ + 1;
   }
   __device__ void FreeWeights() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) Arrive(WeightsFree(weights_.at));
+    Arrive(WeightsFree(weights_.at));
     weights_.Next();
   }
 
  private:
-  static constexpr int kWeightThreads = 96, kHalf = static_cast<int>(Memory::kCodes) / 2;
+  static constexpr int kStrips = 8, kHalf = static_cast<int>(Memory::kCodes) / 2;
+  static constexpr unsigned kStripLanes = (1u << kStrips) - 1u;
 
   __device__ std::uint32_t UnitThere(int i) const { return barriers_ + 8 * i; }
   __device__ std::uint32_t UnitFree(int i) const { return barriers_ + 8 * (Memory::kUnits + i); }
@@ -130,28 +129,19 @@ class TallStream {
       scales += inputs.slots;
     }
   }
-  __device__ void CopyWeights(const Inputs& inputs, int thread) {
-    constexpr int kStripPieces = 8 * kB2, kAll = 8 * kStripPieces, kEach = (kAll + kWeightThreads - 1) / kWeightThreads;  // pieces of 16 bytes
-    int from[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int piece = thread + i * kWeightThreads;
-      from[i] = piece / kStripPieces * static_cast<int>(inputs.strip_bytes) + piece % kStripPieces * 16;
-    }
-    const std::byte* strips = inputs.strips;
+  // A lane a strip.
+  __device__ void CopyWeights(const Inputs& inputs, int lane) {
+    constexpr int kStripBytes = static_cast<int>(Memory::kWeights) / kStrips;
+    const std::byte* strip = inputs.strips + lane * inputs.strip_bytes;
     for (int block = 0; block < inputs.blocks; ++block) {
       WaitForPhase(WeightsFree(weights_.at), weights_.parity ^ 1u);
-      std::byte* to = memory_ + Memory::kWeightsAt + weights_.at * Memory::kWeights + thread * 16;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if ((i + 1) * kWeightThreads <= kAll || thread + i * kWeightThreads < kAll) CopyAsync16(to + i * kWeightThreads * 16, strips + from[i]);
-      }
-      ArriveAfterCopies(WeightsThere(weights_.at));
+      const std::uint32_t barrier = WeightsThere(weights_.at);
+      if (lane == 0) ArriveExpecting(barrier, static_cast<int>(Memory::kWeights));
+      __syncwarp(kStripLanes);
+      CopyBulk(SharedAddress(memory_) + Memory::kWeightsAt + weights_.at * Memory::kWeights + lane * kStripBytes, strip, kStripBytes, barrier);
       weights_.Next();
-      strips += kStripPieces * 16;
+      strip += kStripBytes;
     }
-    CopyCommit();
-    CopyWait<0>();
   }
 
   std::byte* memory_;
