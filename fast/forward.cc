@@ -26,6 +26,10 @@ bool AnyNotFinite(std::span<const float> values) {
   return bad != 0;
 }
 
+void CheckFinite(bool finite) {
+  if (!finite) throw InputError("head: a logit is not finite; the weights or activations overflow");
+}
+
 // Rows whose attention runs together: few on the CPU, enough on a device that each of its processors has one and linears decode their weights for many.
 std::int64_t TileRows(const EngineOptions& options, std::int64_t max_rows) {
   const std::int64_t usual = options.device.kind == kernels::DeviceSpec::Kind::kCuda ? 1024 : 64;
@@ -54,8 +58,6 @@ Forward::Forward(Resources resources, std::int64_t max_rows, std::int64_t logit_
     PoisonWorkspace(d, max_rows);
   }
   host_logits_ = {r_.backend, static_cast<std::size_t>(logit_rows * config_.vocab_size), "logits"};
-  host_draws_ = {r_.backend, static_cast<std::size_t>(logit_rows), "draws"};
-  host_drawn_ = {r_.backend, static_cast<std::size_t>(logit_rows), "draws"};
   host_pairs_ = {r_.backend, PairArrays::Bytes(config_.n_routed_experts, max_rows, config_.num_experts_per_tok), "expert pairs"};
 }
 
@@ -66,18 +68,22 @@ bool Forward::Run(std::span<Segment> segments, const std::function<bool()>& canc
   try {
     done = RunOnce(segments, cancelled);
   } catch (...) {
-    graphs_.Abandon();
-    for (Segment& s : segments) s.state->Cancel();
+    Abandon(segments);
     throw;
   }
   if (!done) {
-    graphs_.Abandon();
-    for (Segment& s : segments) s.state->Cancel();
+    Abandon(segments);
     return false;
   }
   for (Segment& s : segments) s.state->Commit(s.ids, s.run_decoder ? s.end() : s.state->decoder_position);
   ++r_.stats.steps;
   return true;
+}
+
+void Forward::Abandon(std::span<Segment> segments) {
+  graphs_.Abandon();
+  record_.DropAhead();
+  for (Segment& s : segments) s.state->Cancel();
 }
 
 // A step that turns out not to be capturable starts again: what it has written so far is not visible.
@@ -124,12 +130,15 @@ void Forward::Begin(std::span<Segment> segments) {
   for (std::unique_ptr<RopeTables>& tables : rope_) tables->Ensure(end);
   ListLogitRows(segments);
   const bool fixed = HasFixedShape(segments, step_rows);
-  record_.Describe(segments, step_rows, fixed, window_rows_D_);
+  r_.stats.described_ahead += record_.Describe(segments, step_rows, fixed, draws_, window_rows_D_) ? 1 : 0;
   position_bound_ = fixed ? PositionBound(end) : end;
   shape_.rows = step_rows;
   shape_.position_bound = position_bound_;
   graphs_.Begin(fixed ? &shape_ : nullptr, r_.experts.generation());
   device_index_ = r_.device_of.front();
+  for (int d = 0; d < r_.backend.device_count(); ++d) {
+    if (d != device_index_) record_.Upload(d);
+  }
   leaving_ = nullptr;  // a step before that threw may have left these five
   shared_TE_ = nullptr;
   linear_set_.clear();
@@ -137,9 +146,10 @@ void Forward::Begin(std::span<Segment> segments) {
   mix_later_ = {};
 }
 
-// Rows whose logits are wanted; shape_.logit_rows has them as ranges.
+// Rows whose logits are wanted, and what is drawn from them: the largest, which does no harm, where nothing is. shape_.logit_rows has them as ranges.
 void Forward::ListLogitRows(std::span<Segment> segments) {
   logit_row_list_.clear();
+  draws_.clear();
   shape_.logit_rows.clear();
   for (Segment& s : segments) {
     if (!s.run_decoder) continue;
@@ -147,6 +157,9 @@ void Forward::ListLogitRows(std::span<Segment> segments) {
     if (first < s.end()) shape_.logit_rows.push_back({s.RowOf(first), s.RowOf(s.end())});
     for (std::int64_t p = first; p < s.end(); ++p) logit_row_list_.push_back({&s, p});
   }
+  shape_.draws = std::ranges::any_of(logit_row_list_, [](const LogitRow& row) { return row.segment->draw; });
+  if (!shape_.draws) return;
+  for (const LogitRow& row : logit_row_list_) draws_.push_back(row.segment->draw ? *row.segment->draw : kernels::SamplingRow());
 }
 
 // Whether all that the step's launches depend on is its rows: few of them, and every layer runs for all.
@@ -158,12 +171,15 @@ bool Forward::HasFixedShape(std::span<const Segment> segments, std::int64_t step
   });
 }
 
-// Row t of the streams is the token's embedding, and the first site reads it as it is.
+// Row t of the streams is the token's embedding, and the first site reads it as it is (V4.1: with the coefficients of a site before it).
 void Forward::Embed() {
   Enqueue([&] {
+    record_.Upload(device_index_);
     const std::int64_t width = std::int64_t{config_.hc_mult} * config_.hidden_size;
-    device().CopyWithin(stream(), ws().pre_TS.bytes(), reinterpret_cast<const std::byte*>(here().first_pre.device),
-                        static_cast<std::size_t>(rows() * config_.hc_mult) * sizeof(float));
+    if (config_.is_v41()) {
+      device().CopyWithin(stream(), ws().pre_TS.bytes(), reinterpret_cast<const std::byte*>(here().first_pre.device),
+                          static_cast<std::size_t>(rows() * config_.hc_mult) * sizeof(float));
+    }
     for (const RowRange& range : record_.new_rows()) {
       kernels().embed(stream(), {here().ids.device + range.begin, range.rows(), r_.model.embed.data(), config_.hc_mult, config_.hidden_size,
                                  ws().stream_TSE.data() + range.begin * width});
@@ -372,40 +388,53 @@ void Forward::Head(std::span<Segment> segments) {
   const std::size_t wanted = logit_row_list_.size(), room = static_cast<std::size_t>(logit_rows_);
   for (std::size_t begin = 0; begin < wanted || begin == 0; begin += room) {
     const std::size_t end = std::min(begin + room, wanted);
+    const auto count = static_cast<std::int64_t>(end - begin);
     Enqueue([&] {
       FinishLeaving();
       for (std::size_t i = begin, run = begin; i < end; i = run) {
         while (run < end && logit_row_list_[run].row() - logit_row_list_[i].row() == static_cast<std::int64_t>(run - i)) ++run;
         HeadRows({logit_row_list_[i].row(), logit_row_list_[run - 1].row() + 1}, ws().logits.data() + static_cast<std::int64_t>(i - begin) * config_.vocab_size);
       }
+      if (shape_.draws) kernels().sample(stream(), {ws().logits.data(), count, config_.vocab_size, here().draws.device + begin, here().drawn.device + begin});
+      if (end == wanted) record_.DownloadResults(device_index_);
     });
-    if (end == wanted) {
-      r_.stats.graph_steps += graphs_.End() ? 1 : 0;
-      record_.DownloadResults();
-    } else {
-      graphs_.Flush();
-    }
-    StartDraws(begin, end);
-    if (std::ranges::any_of(segments, [](const Segment& s) { return !s.draw; })) {
-      CopyOut(ws().logits.data(), static_cast<std::int64_t>(end - begin) * config_.vocab_size, host_logits_.data());
-    }
+    if (end == wanted) EndStep();
+    else graphs_.Flush();
+    if (std::ranges::any_of(segments, [](const Segment& s) { return !s.draw; })) CopyOut(ws().logits.data(), count * config_.vocab_size, host_logits_.data());
+    if (end == wanted) DescribeNext(segments);
     for (int d = 0; d < r_.backend.device_count(); ++d) r_.backend.device(d).Synchronize(r_.backend.device(d).compute());
     if (end == wanted) record_.CheckResults();
     DeliverRows(begin, end);
   }
+  DeliverDraws();
 }
 
-// Draws from rows [begin, end) of the wanted ones, which are in ws().logits; where nothing is to be drawn the largest does no harm.
-void Forward::StartDraws(std::size_t begin, std::size_t end) {
-  const auto count = static_cast<std::int64_t>(end - begin);
-  if (std::none_of(logit_row_list_.begin() + begin, logit_row_list_.begin() + end, [](const LogitRow& row) { return row.segment->draw; })) return;
-  for (std::size_t i = begin; i < end; ++i) {
-    const kernels::SamplingRow* draw = logit_row_list_[i].segment->draw;
-    host_draws_.data()[i - begin] = draw ? *draw : kernels::SamplingRow();
+// All of the step is enqueued but the results of the devices that it has left.
+void Forward::EndStep() {
+  r_.stats.graph_steps += graphs_.End() ? 1 : 0;
+  for (int d = 0; d < r_.backend.device_count(); ++d) {
+    if (d != device_index_) record_.DownloadResults(d);
   }
-  device().CopyIn(stream(), ws().draws.bytes(), reinterpret_cast<const std::byte*>(host_draws_.data()), static_cast<std::size_t>(count) * sizeof(kernels::SamplingRow));
-  kernels().sample(stream(), {ws().logits.data(), count, config_.vocab_size, ws().draws.data(), ws().drawn.data()});
-  CopyOut(ws().drawn.data(), count, host_drawn_.data());
+}
+
+// While the devices work: what they read in the step after this one, if every sequence goes on by one token. The device would wait for it.
+void Forward::DescribeNext(std::span<const Segment> segments) {
+  next_.resize(segments.size());
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Segment& s = segments[i];
+    const bool decodes = s.ids.size() == 1 && s.end() == s.prompt_end && s.state->decoder_position == s.begin();
+    if (!decodes || !s.state->in_place() || !s.state->Holds(s.end() + 1)) return;
+    Segment& next = next_[i];
+    next.state = s.state;
+    next.ids = s.ids;
+    next.prompt_end = s.prompt_end + 1;
+    next.last_rows = s.last_rows;
+    next.ahead = 1;
+  }
+  const std::int64_t next_rows = PlanSegments(config_, rule_, next_);
+  if (!HasFixedShape(next_, next_rows)) return;
+  record_.DescribeAhead(next_, next_rows, draws_.size(), window_rows_D_);
+  for (const Segment& s : segments) LOCKSTEP_CHECK(s.state->in_place());
 }
 
 void Forward::HeadRows(RowRange range, float* logits) {
@@ -424,23 +453,25 @@ void Forward::HeadRows(RowRange range, float* logits) {
   Linear(r_.model.head, x, hidden, range.rows(), nullptr, config_.vocab_size, logits);
 }
 
-// Rows [begin, end) of the wanted ones, or what was drawn from them, are on the host.
+// Rows [begin, end) of the wanted ones are on the host.
 void Forward::DeliverRows(std::size_t begin, std::size_t end) {
-  const auto check = [](bool finite) {
-    if (!finite) throw InputError("head: a logit is not finite; the weights or activations overflow");
-  };
   for (std::size_t i = begin; i < end; ++i) {
     const LogitRow& wanted = logit_row_list_[i];
-    if (wanted.segment->draw) {
-      wanted.segment->drawn = host_drawn_.data()[i - begin];
-      check(wanted.segment->drawn >= 0);
-      continue;
-    }
+    if (wanted.segment->draw) continue;
     const auto vocab = static_cast<std::size_t>(config_.vocab_size);
     const std::span<const float> row(host_logits_.data() + (i - begin) * vocab, vocab);
-    check(!AnyNotFinite(row));
+    CheckFinite(!AnyNotFinite(row));
     wanted.segment->logits.insert(wanted.segment->logits.end(), row.begin(), row.end());
     if (r_.options.trace) r_.options.trace->OnStep(step::kLogits, -1, wanted.position, row);
+  }
+}
+
+void Forward::DeliverDraws() {
+  for (std::size_t i = 0; i < draws_.size(); ++i) {
+    Segment& segment = *logit_row_list_[i].segment;
+    if (!segment.draw) continue;
+    segment.drawn = here().drawn.host[i];
+    CheckFinite(segment.drawn >= 0);
   }
 }
 

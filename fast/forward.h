@@ -57,6 +57,7 @@ class Forward {
   };
 
   // The step.
+  void Abandon(std::span<Segment> segments);
   bool RunOnce(std::span<Segment> segments, const std::function<bool()>& cancelled);
   bool RunLayers(std::span<Segment> segments, const std::function<bool()>& cancelled);
   void Begin(std::span<Segment> segments);
@@ -126,8 +127,10 @@ class Forward {
   // The head.
   void Head(std::span<Segment> segments);
   void HeadRows(RowRange rows, float* logits);
-  void StartDraws(std::size_t begin, std::size_t end);
+  void EndStep();
+  void DescribeNext(std::span<const Segment> segments);
   void DeliverRows(std::size_t begin, std::size_t end);
+  void DeliverDraws();
 
   // Calls with the pieces that every kernel call here needs.
   void Linear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
@@ -187,11 +190,11 @@ class Forward {
   std::vector<float> pre_rows_;
   std::vector<std::uint16_t> stream_rows_;
   std::vector<LogitRow> logit_row_list_;
+  std::vector<Segment> next_;                // the segments of the step after the running one
+  std::vector<kernels::SamplingRow> draws_;  // one for each of these, or none
   std::vector<kernels::LinearArgs> linear_set_;
   kernels::AttentionInputsArgs inputs_;  // of the running layer, those that are not there yet
   kernels::HostArray<float> host_logits_;
-  kernels::HostArray<kernels::SamplingRow> host_draws_;
-  kernels::HostArray<std::int32_t> host_drawn_;
   kernels::HostArray<std::byte> host_pairs_;
   StepShape shape_;
 

@@ -1,6 +1,7 @@
 #include "fast/kv_state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "fast/poison.h"
@@ -216,6 +217,8 @@ std::size_t KvFactory::SessionBytes(int device, std::int64_t tokens) const {
 }
 
 KvState::KvState(KvFactory& factory) : factory_(factory) {
+  static std::atomic<std::uint64_t> states = 0;
+  number_ = ++states;
   const ModelConfig& config = factory.config_;
   const StateFormats& formats = factory.formats_;
   for (int l = 0; l < config.num_layers; ++l) {
@@ -264,20 +267,36 @@ void KvState::Reserve(std::int64_t end) {
     throw InputError("the sequence would reach " + std::to_string(end) + " tokens; this engine was started for at most " +
                      std::to_string(factory_.max_context_) + " (max context)");
   }
+  if (Holds(end)) return;
   std::size_t bytes = 0;
-  const auto each_store = [&](auto visit) {
-    for (int l = 0; l < factory_.config_.num_layers; ++l) {
-      LayerKv& kv = layers_[static_cast<std::size_t>(l)];
-      const std::int64_t entries = kv.compressed ? end / factory_.config_.ratio(l) : 0;
-      if (kv.compressed) visit(*kv.compressed, entries, factory_.formats_.compressed.row_bytes());
-      if (kv.index_keys) visit(*kv.index_keys, entries, factory_.formats_.index_key.row_bytes());
-    }
-  };
-  each_store([&](PagedStore& store, std::int64_t rows, std::int64_t row_bytes) {
+  ForStores(end, [&](PagedStore& store, std::int64_t rows, std::int64_t row_bytes) {
     bytes += static_cast<std::size_t>(store.PagesNeeded(rows) * (row_bytes << factory_.page_shift_));
   });
   factory_.CheckRoom(bytes);
-  each_store([&](PagedStore& store, std::int64_t rows, std::int64_t) { store.Reserve(rows); });
+  ForStores(end, [&](PagedStore& store, std::int64_t rows, std::int64_t) { store.Reserve(rows); });
+}
+
+template <typename Visit>
+void KvState::ForStores(std::int64_t end, Visit visit) const {
+  for (int l = 0; l < factory_.config_.num_layers; ++l) {
+    const LayerKv& kv = layers_[static_cast<std::size_t>(l)];
+    const std::int64_t entries = kv.compressed ? end / factory_.config_.ratio(l) : 0;
+    if (kv.compressed) visit(*kv.compressed, entries, factory_.formats_.compressed.row_bytes());
+    if (kv.index_keys) visit(*kv.index_keys, entries, factory_.formats_.index_key.row_bytes());
+  }
+}
+
+bool KvState::Holds(std::int64_t end) const {
+  bool holds = end <= factory_.max_context_;
+  ForStores(end, [&](const PagedStore& store, std::int64_t rows, std::int64_t) { holds = holds && store.PagesNeeded(rows) <= 0; });
+  return holds;
+}
+
+bool KvState::in_place() const {
+  return std::ranges::all_of(layers_, [](const LayerKv& kv) {
+    const auto stays = [](const std::unique_ptr<DoubleRing>& ring) { return !ring || ring->in_place(); };
+    return stays(kv.window) && stays(kv.history) && stays(kv.index_history);
+  });
 }
 
 void KvState::Keep(std::int64_t end) {

@@ -89,6 +89,8 @@ class DoubleRing {
   std::byte* BeginWrite(std::int64_t rows, std::int64_t in_place_rows);
   void Commit();
   void Cancel() { pending_ = current_; }
+  // Whether Commit leaves it where it is.
+  bool in_place() const { return pending_ == current_; }
   void CopyFrom(const DoubleRing& other);
   // All but the places of positions [begin, end), at most slots() of them.
   void FillWithNaNOutside(std::int64_t begin, std::int64_t end);
@@ -177,6 +179,12 @@ class KvState {
   void Reserve(std::int64_t end);
   // The same, and Cancel does not give them back: the promise that a sequence can go on to `end` whatever else runs.
   void Keep(std::int64_t end);
+  // Whether the pages that positions up to `end` need are there.
+  bool Holds(std::int64_t end) const;
+  // Whether the running step writes all rings in place, so that Commit moves nothing.
+  bool in_place() const;
+  // No other state of this program has it.
+  std::uint64_t number() const { return number_; }
   // Makes a finished step visible: `ids` appended, rings flipped.
   void Commit(std::span<const std::int32_t> new_ids, std::int64_t new_decoder_position);
   // Forgets what a cancelled step wrote.
@@ -189,7 +197,12 @@ class KvState {
   kernels::Device& TailDevice() const;
   void FillUnreadWithNaN();
 
+  // visit(store, the rows that positions up to `end` need, bytes a row).
+  template <typename Visit>
+  void ForStores(std::int64_t end, Visit visit) const;
+
   KvFactory& factory_;
+  std::uint64_t number_;
   std::vector<LayerKv> layers_;
   TailStash stash_;
   std::int64_t kept_end_ = 0;

@@ -18,6 +18,7 @@ struct EngineStats {
   std::int64_t token_layers = 0;  // (token, layer) pairs whose feed-forward half ran
   std::int64_t steps = 0;
   std::int64_t graph_steps = 0;   // of them, those that only launched what an earlier step had captured
+  std::int64_t described_ahead = 0;  // and those whose record was made while the step before ran
 };
 
 }  // namespace lockstep::fast

@@ -33,15 +33,14 @@ std::int64_t PlanSegments(const ModelConfig& config, const TailRule& rule, std::
   const int first = rule.first_decoder_layer();
   std::int64_t rows = 0;
   for (Segment& segment : segments) {
-    const KvState& state = *segment.state;
     const std::int64_t wanted = segment.prompt_end - segment.last_rows;
-    LOCKSTEP_CHECK(ChunkRows(state.position, segment.prompt_end, segment.last_rows, segment.end() - segment.begin()) ==
+    LOCKSTEP_CHECK(ChunkRows(segment.begin(), segment.prompt_end, segment.last_rows, segment.end() - segment.begin()) ==
                    segment.end() - segment.begin());
-    segment.first_position = state.position;
-    segment.run_decoder = first == config.num_layers || wanted <= state.position || segment.end() == segment.prompt_end;
+    segment.first_position = segment.begin();
+    segment.run_decoder = first == config.num_layers || wanted <= segment.begin() || segment.end() == segment.prompt_end;
     if (first < config.num_layers && segment.run_decoder) {
-      const std::int64_t needed = std::max(state.decoder_position, rule.KvBegin(first, segment.prompt_end, segment.last_rows));
-      segment.first_position = std::min(state.position, needed);
+      const std::int64_t needed = std::max(segment.decoder_begin(), rule.KvBegin(first, segment.prompt_end, segment.last_rows));
+      segment.first_position = std::min(segment.begin(), needed);
     }
     segment.first_row = rows;
     rows += segment.rows();

@@ -22,13 +22,17 @@ struct Segment {
   const kernels::SamplingRow* draw = nullptr;
   std::int32_t drawn = -1;  // out, if the step reaches that row
 
-  // Filled by PlanSegment.
+  // Tokens of the running step between the state and this segment, which is of the step after it; 0 in a segment that runs.
+  std::int64_t ahead = 0;
+
+  // Filled by PlanSegments.
   std::int64_t first_row = 0;      // row of the step of `first_position`
   std::int64_t first_position = 0;  // of the segment's first row; below state->position when stash rows come in front
   bool run_decoder = true;          // false: the layers from the last kv source on wait, and the streams go to the stash
 
-  std::int64_t begin() const { return state->position; }
-  std::int64_t end() const { return state->position + static_cast<std::int64_t>(ids.size()); }
+  std::int64_t begin() const { return state->position + ahead; }
+  std::int64_t decoder_begin() const { return state->decoder_position + ahead; }  // tokens whose decoder half is done before this step
+  std::int64_t end() const { return begin() + static_cast<std::int64_t>(ids.size()); }
   std::int64_t rows() const { return end() - first_position; }
   std::int64_t RowOf(std::int64_t position) const { return first_row + position - first_position; }
   // Token at a position up to end().

@@ -40,11 +40,19 @@ void StepGraphs::Begin(const StepShape* shape, std::int64_t generation) {
   next_ = 0;
 }
 
+// The first Enqueue of a piece.
+void StepGraphs::Open(kernels::Device& device) {
+  open_ = &device;
+  if (mode_ == Mode::kCapture) device.BeginCapture();
+  if (mode_ == Mode::kReplay) entry_->graphs[next_++]->Launch();
+}
+
 void StepGraphs::Flush() {
-  if (!open_) return;
-  if (mode_ == Mode::kCapture) entry_->graphs.push_back(open_->EndCapture());
+  if (open_ && mode_ == Mode::kCapture) {
+    entry_->graphs.push_back(open_->EndCapture());
+    entry_->graphs.back()->Launch();
+  }
   open_ = nullptr;
-  entry_->graphs[next_++]->Launch();
 }
 
 bool StepGraphs::End() {

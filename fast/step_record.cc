@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -21,13 +22,25 @@ StepMemory::StepMemory(kernels::Backend& backend, kernels::Device& device, std::
 
 void StepMemory::Clear() {
   on_->Synchronize(on_->compute());
+  to_ = host_.data();
   used_ = 0;
+}
+
+void StepMemory::BeginDraft() {
+  if (draft_.size() < used_) draft_.resize(used_);
+  to_ = draft_.data();
+  used_ = 0;
+}
+
+void StepMemory::UseDraft() {
+  std::memcpy(host_.data(), draft_.data(), used_);
+  to_ = host_.data();
 }
 
 std::size_t StepMemory::Take(std::size_t bytes) {
   const std::size_t at = used_;
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  LOCKSTEP_CHECK(used_ <= host_.size());
+  LOCKSTEP_CHECK(used_ <= (to_ == host_.data() ? host_.size() : draft_.size()));
   return at;
 }
 
@@ -42,10 +55,11 @@ void StepMemory::Download(std::size_t begin) {
 StepRecord::StepRecord(kernels::Backend& backend, const Checkpoint& checkpoint, const TailRule& rule, KvFactory& kv,
                        const std::vector<int>& device_of, std::int64_t max_rows)
     : config_(checkpoint.config), rule_(rule), kv_(kv), device_of_(device_of), host_stream_(backend.host_stream()), engram_(checkpoint) {
-  layers_.resize(static_cast<std::size_t>(config_.num_layers));
-  for (int d = 0; d < backend.device_count(); ++d) {
-    devices_.emplace_back().memory = std::make_unique<StepMemory>(backend, backend.device(d), Bytes(d, max_rows));
+  for (Sheet* sheet : {&sheet_, &ahead_}) {
+    sheet->layers.resize(static_cast<std::size_t>(config_.num_layers));
+    sheet->devices.resize(static_cast<std::size_t>(backend.device_count()));
   }
+  for (int d = 0; d < backend.device_count(); ++d) memory_D_.push_back(std::make_unique<StepMemory>(backend, backend.device(d), Bytes(d, max_rows)));
 }
 
 // What Describe takes at most.
@@ -54,6 +68,7 @@ std::size_t StepRecord::Bytes(int device, std::int64_t rows) const {
   const auto of = [rows](std::size_t bytes_a_row) { return static_cast<std::size_t>(rows) * bytes_a_row; };
   const std::size_t flags = 2 * static_cast<std::size_t>(config_.num_layers) + 1;
   std::size_t bytes = of(sizeof(std::int32_t) + sizeof(std::int64_t) + static_cast<std::size_t>(config_.hc_mult) * sizeof(float));
+  bytes += of(sizeof(kernels::SamplingRow) + sizeof(std::int32_t));
   bytes += flags * sizeof(std::int32_t) + kArraysALayer * StepMemory::kAlignment;
   for (int l = 0; l < config_.num_layers; ++l) {
     if (device_of_[static_cast<std::size_t>(l)] != device) continue;
@@ -91,13 +106,13 @@ std::int64_t StepRecord::FirstOutPosition(int layer, const Segment& s) const {
 }
 
 void StepRecord::PlanRows(std::span<Segment> segments, std::int64_t rows) {
-  positions_.resize(static_cast<std::size_t>(rows));
+  sheet_.positions.resize(static_cast<std::size_t>(rows));
   for (const Segment& s : segments) {
-    for (std::int64_t p = s.first_position; p < s.end(); ++p) positions_[static_cast<std::size_t>(s.RowOf(p))] = p;
+    for (std::int64_t p = s.first_position; p < s.end(); ++p) sheet_.positions[static_cast<std::size_t>(s.RowOf(p))] = p;
   }
-  RowsFrom(segments, [](const Segment& s) { return s.begin(); }, &new_rows_);
+  RowsFrom(segments, [](const Segment& s) { return s.begin(); }, &sheet_.new_rows);
   for (int l = 0; l < config_.num_layers; ++l) {
-    LayerRecord& record = layers_[static_cast<std::size_t>(l)];
+    LayerRecord& record = sheet_.layers[static_cast<std::size_t>(l)];
     RowsFrom(segments, [&](const Segment& s) { return FirstKvPosition(l, s); }, &record.kv_rows);
     RowsFrom(segments, [&](const Segment& s) { return FirstOutPosition(l, s); }, &record.out_rows);
   }
@@ -105,52 +120,97 @@ void StepRecord::PlanRows(std::span<Segment> segments, std::int64_t rows) {
 
 // --- descriptions ----------------------------------------------------------------------------------------------------
 
-void StepRecord::Describe(std::span<Segment> segments, std::int64_t rows, bool fixed_shape, std::span<std::byte* const> window_rows_D) {
-  PlanRows(segments, rows);
-  for (DeviceRecord& record : devices_) {
-    record.memory->Clear();
-    DescribeTokens(segments, record);
+bool StepRecord::Describe(std::span<Segment> segments, std::int64_t rows, bool fixed_shape, std::span<const kernels::SamplingRow> draws,
+                          std::span<std::byte* const> window_rows_D) {
+  const bool ahead = IsExpected(segments, fixed_shape, draws.size());
+  if (ahead) {
+    std::swap(sheet_, ahead_);
+    FillTokens(segments, draws);
+    for (const std::unique_ptr<StepMemory>& memory : memory_D_) memory->UseDraft();
+  } else {
+    for (const std::unique_ptr<StepMemory>& memory : memory_D_) memory->Clear();
+    DescribeInputs(segments, rows, fixed_shape, draws.size(), window_rows_D);
+    FillTokens(segments, draws);
   }
-  for (int l = 0; l < config_.num_layers; ++l) {
-    DescribeAttention(l, segments, window_rows_D[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(l)])]);
-    if (config_.EngramIndexOf(l) >= 0) DescribeEngram(l, segments);
-    if (config_.IsKvSource(l)) DescribeEntries(l, segments, fixed_shape);
-  }
-  // Results come last, so that one copy brings them back.
-  for (DeviceRecord& record : devices_) {
-    record.results = record.memory->used();
-    record.overflow = record.memory->Add<std::int32_t>(config_.num_layers + 1);
-    record.router_nan = record.memory->Add<std::int32_t>(config_.num_layers);
-    std::ranges::fill(record.overflow.values(), 0);
-    std::ranges::fill(record.router_nan.values(), 0);
-  }
-  for (int l = 0; l < config_.num_layers; ++l) {
-    if (!config_.IsIndexSource(l)) continue;
-    LayerRecord& record = layers_[static_cast<std::size_t>(l)];
-    record.selected_count = devices_[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(l)])].memory->Add<std::int32_t>(rows);
-    std::ranges::fill(record.selected_count.values(), 0);
-  }
-  for (DeviceRecord& record : devices_) record.memory->Upload();
+  expected_.clear();
+  AddResults(rows, static_cast<std::int64_t>(draws.size()));
+  return ahead;
 }
 
-void StepRecord::DescribeTokens(std::span<Segment> segments, DeviceRecord& record) {
-  const auto rows = static_cast<std::int64_t>(positions_.size());
-  record.ids = record.memory->Add<std::int32_t>(rows);
-  record.positions = record.memory->Add<std::int64_t>(rows);
-  record.first_pre = record.memory->Add<float>(rows * config_.hc_mult);
-  for (const Segment& s : segments) {
-    for (std::int64_t p = s.first_position; p < s.end(); ++p) record.ids.host[s.RowOf(p)] = s.IdAt(p);
+void StepRecord::DescribeAhead(std::span<Segment> segments, std::int64_t rows, std::size_t draws, std::span<std::byte* const> window_rows_D) {
+  std::swap(sheet_, ahead_);
+  for (const std::unique_ptr<StepMemory>& memory : memory_D_) memory->BeginDraft();
+  DescribeInputs(segments, rows, /*fixed_shape=*/true, draws, window_rows_D);
+  std::swap(sheet_, ahead_);
+  for (const Segment& s : segments) expected_.push_back(KeyOf(s));
+  expected_draws_ = draws;
+}
+
+StepRecord::SegmentKey StepRecord::KeyOf(const Segment& s) { return {s.state->number(), s.begin(), s.end(), s.prompt_end, s.last_rows, s.first_position}; }
+
+bool StepRecord::IsExpected(std::span<const Segment> segments, bool fixed_shape, std::size_t draws) const {
+  return fixed_shape && !expected_.empty() && draws == expected_draws_ && std::ranges::equal(segments, expected_, {}, KeyOf);
+}
+
+// All that the kernels read, but for what depends on the tokens and how the next are drawn.
+void StepRecord::DescribeInputs(std::span<Segment> segments, std::int64_t rows, bool fixed_shape, std::size_t draws, std::span<std::byte* const> window_rows_D) {
+  PlanRows(segments, rows);
+  for (std::size_t d = 0; d < memory_D_.size(); ++d) DescribeRows(sheet_.devices[d], *memory_D_[d]);
+  for (int l = 0; l < config_.num_layers; ++l) {
+    DescribeAttention(l, segments, window_rows_D[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(l)])]);
+    if (config_.EngramIndexOf(l) >= 0) sheet_.layers[static_cast<std::size_t>(l)].engram = MemoryOf(l).Add<std::uint16_t>(rows * EngramWidth());
+    if (config_.IsKvSource(l)) DescribeEntries(l, segments, fixed_shape);
   }
-  std::ranges::copy(positions_, record.positions.host);
+  const int head = config_.num_layers - 1;
+  sheet_.devices[static_cast<std::size_t>(device_of_.back())].draws = MemoryOf(head).Add<kernels::SamplingRow>(static_cast<std::int64_t>(draws));
+}
+
+void StepRecord::DescribeRows(DeviceRecord& record, StepMemory& memory) {
+  const auto rows = static_cast<std::int64_t>(sheet_.positions.size());
+  record.ids = memory.Add<std::int32_t>(rows);
+  record.positions = memory.Add<std::int64_t>(rows);
+  record.first_pre = memory.Add<float>(rows * config_.hc_mult);
+  std::ranges::copy(sheet_.positions, record.positions.host);
   std::ranges::fill(record.first_pre.values(), 0.0f);
   for (std::int64_t t = 0; t < rows; ++t) record.first_pre.host[t * config_.hc_mult] = 1.0f;
 }
 
+void StepRecord::FillTokens(std::span<Segment> segments, std::span<const kernels::SamplingRow> draws) {
+  for (DeviceRecord& record : sheet_.devices) {
+    for (const Segment& s : segments) {
+      for (std::int64_t p = s.first_position; p < s.end(); ++p) record.ids.host[s.RowOf(p)] = s.IdAt(p);
+    }
+  }
+  for (int l = 0; l < config_.num_layers; ++l) {
+    if (config_.EngramIndexOf(l) >= 0) FillEngram(l, segments);
+  }
+  std::ranges::copy(draws, sheet_.devices[static_cast<std::size_t>(device_of_.back())].draws.host);
+}
+
+// Results come last, so that one copy brings them back.
+void StepRecord::AddResults(std::int64_t rows, std::int64_t draws) {
+  const auto add = [](StepMemory& memory, std::int64_t count) {
+    const StepArray<std::int32_t> array = memory.Add<std::int32_t>(count);
+    std::ranges::fill(array.values(), 0);
+    return array;
+  };
+  for (std::size_t d = 0; d < memory_D_.size(); ++d) {
+    DeviceRecord& record = sheet_.devices[d];
+    record.results = memory_D_[d]->used();
+    record.overflow = add(*memory_D_[d], config_.num_layers + 1);
+    record.router_nan = add(*memory_D_[d], config_.num_layers);
+  }
+  sheet_.devices[static_cast<std::size_t>(device_of_.back())].drawn = add(MemoryOf(config_.num_layers - 1), draws);
+  for (int l = 0; l < config_.num_layers; ++l) {
+    if (config_.IsIndexSource(l)) sheet_.layers[static_cast<std::size_t>(l)].selected_count = add(MemoryOf(l), rows);
+  }
+}
+
 // Where each row finds its sequence's window, compressed rows and index keys.
 void StepRecord::DescribeAttention(int layer, std::span<Segment> segments, std::byte* window_rows) {
-  LayerRecord& record = layers_[static_cast<std::size_t>(layer)];
-  StepMemory& memory = *devices_[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(layer)])].memory;
-  const auto rows = static_cast<std::int64_t>(positions_.size());
+  LayerRecord& record = sheet_.layers[static_cast<std::size_t>(layer)];
+  StepMemory& memory = MemoryOf(layer);
+  const auto rows = static_cast<std::int64_t>(sheet_.positions.size());
   const std::int64_t row_bytes = kv_.formats().window.row_bytes();
   const int source = config_.KvSourceOf(layer);
   record.attention = memory.Add<AttentionRow>(rows);
@@ -179,22 +239,19 @@ void StepRecord::DescribeWindowStores(int layer, const Segment& s) {
   DoubleRing& ring = *s.state->layer(layer).window;
   // Where the decoder half lags behind, what it has not seen yet comes back from the stash after a cancellation: only the rows before
   // that must survive.
-  const std::int64_t survive = layer < rule_.first_decoder_layer() ? s.begin() : s.state->decoder_position;
+  const std::int64_t survive = layer < rule_.first_decoder_layer() ? s.begin() : s.decoder_begin();
   std::byte* target = ring.BeginWrite(s.end() - survive, kv_.sizes().window_in_place);
   for (std::int64_t p = std::max(FirstKvPosition(layer, s), s.end() - ring.slots()); p < s.end(); ++p) {
-    layers_[static_cast<std::size_t>(layer)].window_to.host[s.RowOf(p)] = target + p % ring.slots() * ring.slot_bytes();
+    sheet_.layers[static_cast<std::size_t>(layer)].window_to.host[s.RowOf(p)] = target + p % ring.slots() * ring.slot_bytes();
   }
 }
 
-void StepRecord::DescribeEngram(int layer, std::span<Segment> segments) {
-  LayerRecord& record = layers_[static_cast<std::size_t>(layer)];
-  StepMemory& memory = *devices_[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(layer)])].memory;
+void StepRecord::FillEngram(int layer, std::span<Segment> segments) {
   const int index = config_.EngramIndexOf(layer);
-  record.engram = memory.Add<std::uint16_t>(static_cast<std::int64_t>(positions_.size()) * EngramWidth());
   for (const Segment& s : segments) {
     // The last kv source reads out for all new rows, before what waits in the stash joins them.
     const std::int64_t begin = layer == rule_.first_decoder_layer() ? s.begin() : FirstKvPosition(layer, s);
-    GatherEngram(index, s, begin, record.engram.host);
+    GatherEngram(index, s, begin, sheet_.layers[static_cast<std::size_t>(layer)].engram.host);
   }
 }
 
@@ -221,9 +278,9 @@ void StepRecord::GatherEngram(int index, const Segment& s, std::int64_t begin, s
 
 // The compressed rows and index keys that the step completes.
 void StepRecord::DescribeEntries(int layer, std::span<Segment> segments, bool fixed_shape) {
-  LayerRecord& record = layers_[static_cast<std::size_t>(layer)];
-  StepMemory& memory = *devices_[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(layer)])].memory;
-  const auto rows = static_cast<std::int64_t>(positions_.size());
+  LayerRecord& record = sheet_.layers[static_cast<std::size_t>(layer)];
+  StepMemory& memory = MemoryOf(layer);
+  const auto rows = static_cast<std::int64_t>(sheet_.positions.size());
   const int ratio = config_.ratio(layer);
   record.completed = 0;
   for (const Segment& s : segments) record.completed += s.end() / ratio - s.begin() / ratio;
@@ -272,8 +329,8 @@ void StepRecord::DescribePool(int layer, const Segment& s, DoubleRing* history, 
 
 // --- results ---------------------------------------------------------------------------------------------------------
 
-void StepRecord::DownloadResults() {
-  for (DeviceRecord& record : devices_) record.memory->Download(record.results);
+void StepRecord::DownloadResults(int device) {
+  memory_D_[static_cast<std::size_t>(device)]->Download(sheet_.devices[static_cast<std::size_t>(device)].results);
 }
 
 void StepRecord::CheckResults() const {
@@ -281,20 +338,20 @@ void StepRecord::CheckResults() const {
     throw InputError(where + ": an activation is beyond the fp16 range that its EXL3 or F16 weights need");
   };
   for (int l = 0; l < config_.num_layers; ++l) {
-    const DeviceRecord& on = devices_[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(l)])];
-    const std::string layer = "layer " + std::to_string(l);
-    if (on.overflow.host[l] != 0) fail_range(layer);
+    const DeviceRecord& on = sheet_.devices[static_cast<std::size_t>(device_of_[static_cast<std::size_t>(l)])];
+    const auto layer = [l] { return "layer " + std::to_string(l); };
+    if (on.overflow.host[l] != 0) fail_range(layer());
     if (config_.IsIndexSource(l)) {
       const std::span<const std::int32_t> counts = this->layer(l).selected_count.values();
       const auto nan = std::ranges::find_if(counts, [](std::int32_t count) { return count < 0; });
       if (nan != counts.end()) {
-        const std::int64_t position = positions_[static_cast<std::size_t>(nan - counts.begin())];
-        throw InputError("index scores of " + layer + ", position " + std::to_string(position) + ": a score is NaN");
+        const std::int64_t position = sheet_.positions[static_cast<std::size_t>(nan - counts.begin())];
+        throw InputError("index scores of " + layer() + ", position " + std::to_string(position) + ": a score is NaN");
       }
     }
-    if (on.router_nan.host[l] != 0) throw InputError("router of " + layer + ": a score is NaN");
+    if (on.router_nan.host[l] != 0) throw InputError("router of " + layer() + ": a score is NaN");
   }
-  if (devices_[static_cast<std::size_t>(device_of_.back())].overflow.host[config_.num_layers] != 0) fail_range("head");
+  if (sheet_.devices[static_cast<std::size_t>(device_of_.back())].overflow.host[config_.num_layers] != 0) fail_range("head");
 }
 
 }  // namespace lockstep::fast

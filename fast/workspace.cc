@@ -39,8 +39,6 @@ Workspace::Workspace(kernels::Device& device, const ModelConfig& c, const Worksp
   make(pair_out, rows * (c.num_experts_per_tok + 1) * hidden, "expert rows");
   make(shared_out, rows * hidden, "expert rows");
   make(logits, sizes.logit_rows * c.vocab_size, "logits");
-  draws = {device, static_cast<std::size_t>(sizes.logit_rows), "draws"};
-  make(drawn, sizes.logit_rows, "draws");
 
   const bool compressed = std::any_of(c.compress_ratios.begin(), c.compress_ratios.end(), [](int ratio) { return ratio > 0; });
   if (compressed) {

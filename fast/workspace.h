@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/device/backend.h"
-#include "kernels/sampling/sampling.h"
 #include "model/config.h"
 
 namespace lockstep::fast {
@@ -45,8 +44,6 @@ struct Workspace {
   Array<std::uint16_t> pair_out, shared_out;
   Array<std::uint16_t> engram_kv;
   Array<float> logits;
-  Array<kernels::SamplingRow> draws;  // a row of `logits` each
-  Array<std::int32_t> drawn;
 
   // NaN bytes in all activations of the first `rows` rows at least: between steps, and on devices that the step has left, none counts.
   void Poison(kernels::Device& device, std::int64_t rows);

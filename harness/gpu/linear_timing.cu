@@ -1,10 +1,11 @@
 // Times the EXL3 projections of a V4-Flash layer at few rows (mul1; 5 bits as packs have them, and 2.5): sets that read one row, output groups, wide and deep ones; each from a
-// captured graph, once with one copy of the weights and once with more copies than the L2 holds. Prints one line a case: microseconds, GB/s packed.
+// captured graph, once with one copy of the weights and once with more copies than the L2 holds; `head`: the head instead. Prints one line a case: microseconds, GB/s packed.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "harness/gpu/exl3_spec.h"
@@ -97,9 +98,13 @@ void Time(CudaStream& stream, const Case& c, std::int64_t rows, int copies) {
 }  // namespace
 }  // namespace lockstep::kernels
 
-int main() {
+int main(int argc, char** argv) {
   using namespace lockstep::kernels;
   CudaStream stream(0);
+  if (argc > 1 && std::string_view(argv[1]) == "head") {
+    for (const std::int64_t rows : {1, 2, 4, 8}) Time(stream, {"4096->129280", 4096, {129280}, 1, 12}, rows, 3);
+    return 0;
+  }
   Case cases[] = {{"4096->1024", 4096, {1024}, 1},
                   {"4096->1024+512", 4096, {1024, 512}, 1},
                   {"4096->3x1024+512+2x256", 4096, {1024, 512, 1024, 1024, 256, 256}, 1},

@@ -57,8 +57,8 @@ class Device {
   virtual void WaitFor(Stream& waiter, Stream& other) = 0;
 
   // Between the two the work of the compute stream is taken into a graph and not run. The host may neither wait for the device nor take
-  // memory from it; copies must be within the device. Arguments are taken as they are: what a graph is to read anew each time lies in
-  // device memory. A device without graphs refuses.
+  // memory from it; host memory of copies must be the backend's, and is read and written when the graph runs. Arguments are taken as they
+  // are: what a graph is to read anew each time lies in device memory. A device without graphs refuses.
   virtual void BeginCapture() { throw NotCapturable(); }
   virtual std::unique_ptr<Graph> EndCapture() { return nullptr; }
   // Ends a capture in whatever state it is.

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -27,6 +28,27 @@ std::byte* AlignedAllocate(std::size_t alignment, std::size_t bytes, std::string
   return static_cast<std::byte*>(data);
 }
 
+// What a backend's host memory is: the only one that captured copies may name.
+class HostBlocks {
+ public:
+  std::byte* Allocate(std::size_t bytes, std::string_view what) {
+    std::byte* data = AlignedAllocate(kHostAlignment, bytes, what);
+    bytes_[data] = bytes;
+    return data;
+  }
+  void Free(std::byte* data) {
+    bytes_.erase(data);
+    std::free(data);
+  }
+  bool Hold(const std::byte* data, std::size_t bytes) const {
+    const auto after = bytes_.upper_bound(data);
+    return after != bytes_.begin() && data + bytes <= std::prev(after)->first + std::prev(after)->second;
+  }
+
+ private:
+  std::map<const std::byte*, std::size_t> bytes_;
+};
+
 // Recorded calls, made again.
 class CpuGraph : public Graph {
  public:
@@ -41,10 +63,11 @@ class CpuGraph : public Graph {
 
 class CpuDevice : public Device {
  public:
-  CpuDevice(const DeviceSpec& spec, int index, int threads, Profile profile)
+  CpuDevice(const DeviceSpec& spec, int index, int threads, Profile profile, const HostBlocks& host)
       : description_("cpu:" + std::to_string(index) + " isa=" + std::string(NameOf(spec.isa)) + " threads=" + std::to_string(threads)),
         limit_(spec.memory_limit > 0 ? spec.memory_limit : MachineMemory()),
         table_(MakeCpuTable(spec.isa, profile)),
+        host_(host),
         stream_(MakeCpuStream(threads)) {}
 
   ~CpuDevice() override {
@@ -78,20 +101,14 @@ class CpuDevice : public Device {
   std::size_t memory_used() const override { return used_; }
 
   void CopyIn(Stream&, std::byte* device, const std::byte* host, std::size_t bytes) override {
-    LOCKSTEP_CHECK(!stream_->recording());
-    std::memcpy(device, host, bytes);
+    LOCKSTEP_CHECK(!stream_->recording() || host_.Hold(host, bytes));
+    Copy(device, host, bytes);
   }
   void CopyOut(Stream&, std::byte* host, const std::byte* device, std::size_t bytes) override {
-    LOCKSTEP_CHECK(!stream_->recording());
-    std::memcpy(host, device, bytes);
+    LOCKSTEP_CHECK(!stream_->recording() || host_.Hold(host, bytes));
+    Copy(host, device, bytes);
   }
-  void CopyWithin(Stream&, std::byte* to, const std::byte* from, std::size_t bytes) override {
-    if (RecordedCalls* calls = stream_->recording()) {
-      calls->push_back([to, from, bytes] { std::memcpy(to, from, bytes); });
-    } else {
-      std::memcpy(to, from, bytes);
-    }
-  }
+  void CopyWithin(Stream&, std::byte* to, const std::byte* from, std::size_t bytes) override { Copy(to, from, bytes); }
   void Synchronize(Stream&) override { LOCKSTEP_CHECK(!stream_->recording()); }
   void WaitFor(Stream&, Stream&) override { LOCKSTEP_CHECK(!stream_->recording()); }
 
@@ -107,9 +124,18 @@ class CpuDevice : public Device {
   void AbandonCapture() override { stream_->Record(nullptr); }
 
  private:
+  void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+    if (RecordedCalls* calls = stream_->recording()) {
+      calls->push_back([to, from, bytes] { std::memcpy(to, from, bytes); });
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
   std::string description_;
   std::size_t limit_, used_ = 0;
   KernelTable table_;
+  const HostBlocks& host_;
   std::unique_ptr<CpuStream> stream_;
   std::map<std::byte*, std::size_t> allocations_;
   RecordedCalls calls_;
@@ -120,18 +146,19 @@ class CpuBackend : public Backend {
   CpuBackend(const DeviceSpec& spec, Profile profile) : host_table_(MakeCpuTable(spec.isa, profile)) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     const int threads = spec.threads > 0 ? spec.threads : std::max(1, cores / spec.count());
-    for (int index : spec.indices) devices_.push_back(std::make_unique<CpuDevice>(spec, index, threads, profile));
+    for (int index : spec.indices) devices_.push_back(std::make_unique<CpuDevice>(spec, index, threads, profile, host_));
     host_stream_ = MakeCpuStream(threads);
   }
 
   int device_count() const override { return static_cast<int>(devices_.size()); }
   Device& device(int index) override { return *devices_[static_cast<std::size_t>(index)]; }
-  std::byte* AllocateHost(std::size_t bytes, std::string_view what) override { return AlignedAllocate(kHostAlignment, bytes, what); }
-  void FreeHost(std::byte* data) override { std::free(data); }
+  std::byte* AllocateHost(std::size_t bytes, std::string_view what) override { return host_.Allocate(bytes, what); }
+  void FreeHost(std::byte* data) override { host_.Free(data); }
   CpuStream& host_stream() override { return *host_stream_; }
   const KernelTable& host_kernels() const override { return host_table_; }
 
  private:
+  HostBlocks host_;
   std::vector<std::unique_ptr<CpuDevice>> devices_;
   std::unique_ptr<CpuStream> host_stream_;
   KernelTable host_table_;

@@ -16,6 +16,7 @@
 #include "kernels/device/backend.h"
 #include "kernels/device/cuda_profile.h"
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/graph_copy.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/profile_kernel.h"
 #include "kernels/elementwise/elementwise_cuda.h"
@@ -157,14 +158,17 @@ class CudaDevice : public Device {
   void BeginCapture() override {
     Select();
     CheckCuda(cudaStreamBeginCapture(compute_.handle(), cudaStreamCaptureModeThreadLocal), "graph capture");
+    capturing_ = true;
   }
   std::unique_ptr<Graph> EndCapture() override {
     cudaGraph_t graph = nullptr;
+    capturing_ = false;
     CheckCuda(cudaStreamEndCapture(compute_.handle(), &graph), "graph capture");
     return std::make_unique<CudaGraph>(graph, compute_.handle());
   }
   void AbandonCapture() override {
     cudaGraph_t graph = nullptr;
+    capturing_ = false;
     cudaStreamEndCapture(compute_.handle(), &graph);  // an error says that there is nothing to destroy
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();
@@ -174,6 +178,7 @@ class CudaDevice : public Device {
  private:
   void Select() { CheckCuda(cudaSetDevice(index_), "device selection"); }
   void Copy(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
+    if (capturing_ && &stream == &compute_ && GraphCopy(compute_, to, from, bytes)) return;
     Select();
     CheckCuda(cudaMemcpyAsync(to, from, bytes, kind, AsCuda(stream).handle()), "copy");
   }
@@ -184,6 +189,7 @@ class CudaDevice : public Device {
   KernelTable table_;
   CudaStream compute_, copy_;
   cudaEvent_t event_ = nullptr;
+  bool capturing_ = false;
   std::map<std::byte*, std::size_t> allocations_;
 };
 
