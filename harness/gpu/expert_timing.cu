@@ -1,5 +1,7 @@
 // Times the CUDA expert FFN on full-shape experts with random weights: packed bytes a second at one row an expert, and TFLOP/s at many. Rotates
-// over more experts than the L2 holds. Prints one line a case: codebook, bits, experts, rows, microseconds, GB/s of packed weights, TFLOP/s.
+// over more experts than the L2 holds. Prints one line a case: codebook, bits, experts, hidden size, rows, microseconds (the median of five, the
+// least and the most), GB/s of packed weights, TFLOP/s, a hash of the results.
+// Arguments: nothing, or "chunks" (prefill of V4-Flash alone) or "many" (also 24 experts of 256 rows).
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -52,6 +54,15 @@ std::vector<std::uint64_t> RandomBlob(const ExpertSpec& spec) {
   return blob;
 }
 
+// Of the bits of y: the same for every version of the kernels.
+std::uint64_t Hash(const std::uint16_t* device_y, std::size_t count) {
+  std::vector<std::uint16_t> y(count);
+  CheckCuda(cudaMemcpy(y.data(), device_y, count * 2, cudaMemcpyDeviceToHost), "copy");
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::uint16_t bits : y) hash = (hash ^ bits) * 0x100000001b3;
+  return hash;
+}
+
 // `rows_X`: of each expert. `last_bits_x2`: of the last expert, as shared ones have more; 0: like the others.
 void Time(Codebook codebook, int bits_x2, const std::vector<std::int64_t>& rows_X, const std::string& rows_name, int sets, const Shape& shape, int last_bits_x2 = 0) {
   const auto [hidden, intermediate] = shape;
@@ -97,12 +108,15 @@ void Time(Codebook codebook, int bits_x2, const std::vector<std::int64_t>& rows_
     for (int i = 0; i < sets; ++i) run(i);
   };
   const bool few = *std::max_element(rows_X.begin(), rows_X.end()) <= 8;  // more rows upload their lists, which no graph can
-  const double us = few ? timing::GraphMicroseconds(stream, sets, run) : timing::EventMicroseconds(stream, run_all) / sets;
+  std::vector<double> times;
+  for (int i = 0; i < 5; ++i) times.push_back(few ? timing::GraphMicroseconds(stream, sets, run) : timing::EventMicroseconds(stream, run_all) / sets);
+  std::sort(times.begin(), times.end());
+  const double us = times[times.size() / 2];
   const double seconds = us * 1e-6, of_expert = 3.0 * hidden * intermediate;
   const double packed = of_expert * ((experts - 1) * spec.gate.bits_x2 + last.gate.bits_x2) / 16;
-  std::printf("expert_ffn %s K=%.1f experts=%d %s: %.1f us  %.0f GB/s packed  %.1f TFLOP/s%s\n", NameOf(codebook).data(), bits_x2 / 2.0, experts,
-              rows_name.c_str(), us, packed / seconds * 1e-9, 2 * of_expert * static_cast<double>(pairs) / seconds * 1e-12,
-              last_bits_x2 > 0 ? (", the last K=" + std::to_string(last_bits_x2 / 2)).c_str() : "");
+  std::printf("expert_ffn %s K=%.1f experts=%d hidden=%d %s: %.1f us (%.1f to %.1f)  %.0f GB/s packed  %.1f TFLOP/s  y %016llx%s\n", NameOf(codebook).data(), bits_x2 / 2.0, experts, hidden,
+              rows_name.c_str(), us, times.front(), times.back(), packed / seconds * 1e-9, 2 * of_expert * static_cast<double>(pairs) / seconds * 1e-12,
+              static_cast<unsigned long long>(Hash(device_y, x.size())), last_bits_x2 > 0 ? (", the last K=" + std::to_string(last_bits_x2 / 2)).c_str() : "");
   for (std::byte* blob : blobs) cudaFree(blob);
   cudaFree(device_x);
   cudaFree(device_y);
@@ -126,6 +140,8 @@ int main(int argc, char** argv) {
   using namespace lockstep;
   for (std::int64_t tokens : {4096, 8192}) kernels::TimeChunk(6, tokens);
   if (argc > 1 && std::strcmp(argv[1], "chunks") == 0) return 0;
+  for (const kernels::Shape& shape : {kernels::kV41, kernels::kV4}) kernels::Time(Codebook::kMul1, 6, 24, 256, 4, shape);
+  if (argc > 1 && std::strcmp(argv[1], "many") == 0) return 0;
   for (Codebook codebook : {Codebook::kMul1, Codebook::kMcg}) {
     for (std::int64_t rows : {1, 2, 8}) kernels::Time(codebook, 6, 6, rows, 16);
     for (std::int64_t rows : {16, 64, 128, 256, 512}) kernels::Time(codebook, 6, 24, rows, 4);

@@ -23,14 +23,16 @@ __global__ void SwigluKernel(std::uint16_t* gate, const std::uint16_t* up, std::
 struct Jobs {
   std::int64_t rows = 0;   // highest pair + 1
   std::int64_t width = 0;  // features between gate and down
-  bool all_down_exl3 = true;
+  bool all_exl3 = true, all_down_exl3 = true;
 };
 
 Jobs Describe(const ExpertFfnArgs& a) {
   Jobs jobs;
   const auto add = [&](const ExpertSpec& spec) {
     jobs.width = spec.gate.out_features;
-    jobs.all_down_exl3 = jobs.all_down_exl3 && spec.down.kind == LinearSpec::Kind::kExl3;
+    const auto exl3 = [](const LinearSpec& s) { return s.kind == LinearSpec::Kind::kExl3; };
+    jobs.all_down_exl3 = jobs.all_down_exl3 && exl3(spec.down);
+    jobs.all_exl3 = jobs.all_exl3 && exl3(spec.gate) && exl3(spec.up) && exl3(spec.down);
   };
   if (a.table) {
     jobs.rows = a.max_pairs;
@@ -84,15 +86,16 @@ void RunExpertFfn(Stream& s, const ExpertFfnArgs& a) {
   GroupedLinear gate_up = Group(a, {&ExpertSpec::gate, &ExpertSpec::up});
   gate_up.x_index = a.token;
   gate_up.part = {{a.x, a.hidden, gate, nullptr, jobs.width}, {a.x, a.hidden, gate + values, nullptr, jobs.width}};
-  RunGroupedLinear(stream, gate_up);
-
   GroupedLinear down = Group(a, {&ExpertSpec::down});
   down.part = {{gate, jobs.width, a.y, nullptr, a.hidden}};
   if (jobs.all_down_exl3) {
     down.up = gate + values;
     down.weight = a.weight;
     down.limit = a.limit;
-  } else {
+  }
+  if (jobs.all_exl3) return RunExl3GateUpDown(stream, gate_up, down);
+  RunGroupedLinear(stream, gate_up);
+  if (!jobs.all_down_exl3) {
     SwigluKernel<<<Blocks(values, 256), 256, 0, stream.handle()>>>(gate, gate + values, values, jobs.width, a.weight, a.limit);
     CheckLaunch("swiglu");
   }

@@ -253,6 +253,13 @@ TEST_P(ExpertFfnOnDevice, EveryNumberOfRows) {
   }
 }
 
+// More outputs than a device has blocks at once, of tiles of both sizes and of a few rows, and downs that begin before all gates and ups have ended.
+TEST_P(ExpertFfnOnDevice, ManyTiles) {
+  for (const LinearCase& form : {Trellis(6), Trellis(10)}) {
+    Check({.experts = std::vector<ExpertForm>(6, Uniform(form)), .rows = {300, 129, 3, 200, 40, 256}, .tokens = 300, .hidden = 256, .features = 1536});
+  }
+}
+
 TEST_P(ExpertFfnOnDevice, OddGroupsOfExperts) {
   for (const std::size_t experts : {1, 3, 7, 25, 61}) {
     ExpertCase c = {.tokens = 13, .hidden = 130, .features = 140};

@@ -1,6 +1,7 @@
 // EXL3 linears on the device, host side: the jobs of a call sorted into launches, and the memory that these share.
 #include <algorithm>
 #include <compare>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -11,19 +12,12 @@
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn.h"
 #include "kernels/linear/exl3_cuda.h"
+#include "kernels/linear/exl3_lists.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/linear/linear_cuda_slots.h"
 
 namespace lockstep::kernels {
 namespace {
-
-// Which kernel takes a tile.
-enum class TileSize { kSmall, kLarge64, kLarge128 };
-
-int RowsOf(TileSize size, Exl3Form form) {
-  if (size == TileSize::kSmall) return form == Exl3Form::kInt16 ? kExl3SmallSlots / 2 : kExl3SmallSlots;
-  return size == TileSize::kLarge64 ? 64 : 128;
-}
 
 // Jobs that one launch can serve, whatever their outputs. Small tiles: any rate and codebook of a form.
 struct LaunchKey {
@@ -69,11 +63,11 @@ SmallCodes SmallCodesOf(CudaStream& stream, const Exl3Call& call, std::int64_t i
           reinterpret_cast<ScaleSum*>(stream.Scratch(scale_sums, values / 128 * sizeof(ScaleSum)))};
 }
 
-// Memory of prepared rows of large tiles.
-void SetLargeCodes(CudaStream& stream, Exl3Call* call) {
-  const auto slots = static_cast<std::size_t>(call->tiles.slots()), blocks = static_cast<std::size_t>(call->in / 128);
-  call->codes = stream.Scratch(kLinearCodes, slots * static_cast<std::size_t>(call->terms()) * blocks * 128 * 2);
-  call->scales = reinterpret_cast<float*>(stream.Scratch(kLinearScales, (blocks + 1) * slots * sizeof(float)));
+// Memory of prepared rows of large tiles, in two scratch slots.
+void SetLargeCodes(CudaStream& stream, LinearSlot codes, LinearSlot scales, Exl3Call* call) {
+  const auto slots = static_cast<std::size_t>(call->tiles.large_slots()), blocks = static_cast<std::size_t>(call->in / 128);
+  call->codes = stream.Scratch(codes, slots * static_cast<std::size_t>(call->terms()) * blocks * 128 * 2);
+  call->scales = reinterpret_cast<float*>(stream.Scratch(scales, (blocks + 1) * slots * sizeof(float)));
   call->z = call->scales + blocks * slots;
 }
 
@@ -102,39 +96,30 @@ void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
   else LaunchExl3SmallInteger(*call, ring_bytes, stream);
 }
 
-// Large tiles: prepares the rows, then a launch a rate.
+// Memory of what blocks of large tiles count, if the call is no relay's.
+void SetCounts(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
+  if (call->taken) return;
+  call->num_counts = static_cast<std::int32_t>(2 * jobs.rates.size());
+  call->counts = call->taken = reinterpret_cast<std::int32_t*>(stream.Scratch(kLinearCounts, 2 * jobs.rates.size() * sizeof(std::int32_t)));
+}
+
+// Large tiles: prepares the rows, then a launch a rate and size, the longest blocks first; a launch starts while the one before it ends. In a relay
+// down has codes of its own, since gate and up may still read theirs, and waits for nobody but the counts.
 void LaunchLarge(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
-  SetLargeCodes(stream, call);
+  const bool takes = call->relay.awaited > 0;
+  SetCounts(stream, jobs, call);
+  SetLargeCodes(stream, takes ? kLinearDownCodes : kLinearCodes, takes ? kLinearDownScales : kLinearScales, call);
   LaunchExl3PrepareLarge(*call, stream);
-  for (const auto& [codebook, bits_x2] : jobs.rates) {
-    if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, codebook, bits_x2, stream);
-    else if (call->tiles.form == Exl3Form::kInt16) LaunchExl3LargeInt16(*call, bits_x2, stream);
-    else LaunchExl3LargeInt8(*call, bits_x2, stream);
-  }
-}
-
-// Jobs and tiles where the kernels find them: in the parameters if they fit.
-void SetTiles(CudaStream& stream, const std::vector<Exl3Job>& jobs, const std::vector<RowTile>& tiles, Exl3Tiles* list) {
-  list->count = static_cast<std::int64_t>(tiles.size());
-  if (jobs.size() <= std::size(list->small_jobs) && tiles.size() <= std::size(list->small_tiles)) {
-    std::copy(jobs.begin(), jobs.end(), list->small_jobs);
-    std::copy(tiles.begin(), tiles.end(), list->small_tiles);
-    return;
-  }
-  list->jobs = reinterpret_cast<const Exl3Job*>(stream.Upload(kLinearJobs, jobs.data(), jobs.size() * sizeof(Exl3Job)));
-  list->tiles = reinterpret_cast<const RowTile*>(stream.Upload(kLinearTiles, tiles.data(), tiles.size() * sizeof(RowTile)));
-}
-
-// The tiles of a launch: full large ones first, then what is left in the smallest that holds it.
-void SplitRun(const RowRun& run, Exl3Form form, std::vector<RowTile> (&tiles)[3]) {
-  std::int64_t begin = run.begin, left = run.rows;
-  while (left > 0) {
-    const bool small = left <= kExl3SmallSlots;  // int16: two tiles
-    const TileSize size = small ? TileSize::kSmall : left <= RowsOf(TileSize::kLarge64, form) ? TileSize::kLarge64 : TileSize::kLarge128;
-    const std::int64_t rows = std::min<std::int64_t>(left, RowsOf(size, form));
-    tiles[static_cast<int>(size)].push_back({run.job, static_cast<std::int32_t>(rows), begin});
-    begin += rows;
-    left -= rows;
+  call->waits = !takes;
+  for (const int rows : {128, 64}) {
+    if (rows == 128 ? call->tiles.count_128 == 0 : call->tiles.count_128 == call->tiles.count) continue;
+    for (const auto& [codebook, bits_x2] : jobs.rates) {
+      if (call->tiles.form == Exl3Form::kHalf) LaunchExl3LargeHalf(*call, rows, codebook, bits_x2, stream);
+      else if (call->tiles.form == Exl3Form::kInt16) LaunchExl3LargeInt16(*call, rows, bits_x2, stream);
+      else LaunchExl3LargeInt8(*call, rows, bits_x2, stream);
+      call->waits = false;
+      ++call->taken;
+    }
   }
 }
 
@@ -145,28 +130,38 @@ std::vector<Exl3Job> HostJobs(const GroupedLinear& g, const std::function<bool(c
   return jobs;
 }
 
-void SetHostTiles(CudaStream& stream, const std::vector<Exl3Job>& jobs, const std::vector<RowTile>& of_size, int tile_rows, Exl3Call* call) {
-  call->tiles.tile_rows = tile_rows;
-  for (const RowTile& tile : of_size) call->max_tile_rows = std::max(call->max_tile_rows, tile.rows);
-  SetTiles(stream, jobs, of_size, &call->tiles);
+// Launches of the host's jobs that have a key in some part; without tiles if there are none of that size.
+struct HostCalls {
+  LaunchJobs jobs;
+  Exl3Call small, large;
+};
+
+HostCalls CallsOf(const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& of_key) {
+  const Exl3Call call = CallOf(g, 0, g.parts(), key, of_key);
+  return {of_key, call, call};
 }
 
-// Launches of the host's jobs that have `key` in some part.
-void RunHostJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& key, const LaunchJobs& of_key) {
+void AddTiles(const GroupedLinear& g, const LaunchKey& key, HostCalls* calls, Lists* lists) {
   const std::vector<Exl3Job> jobs = HostJobs(g, [&](const LinearSpec& s) { return s.kind == LinearSpec::Kind::kExl3 && KeyOf(s) == key; });
-  std::vector<RowTile> tiles[3];
+  std::vector<RowRun> runs;
   for (const RowRun& run : g.runs) {
     const Exl3Job* job = &jobs[static_cast<std::size_t>(run.job * g.parts())];
-    if (std::any_of(job, job + g.parts(), [](const Exl3Job& part) { return part.bits_x2 > 0; })) SplitRun(run, key.form, tiles);
+    if (std::any_of(job, job + g.parts(), [](const Exl3Job& part) { return part.bits_x2 > 0; })) runs.push_back(run);
   }
-  for (TileSize size : {TileSize::kSmall, TileSize::kLarge64, TileSize::kLarge128}) {
-    const std::vector<RowTile>& of_size = tiles[static_cast<int>(size)];
-    if (of_size.empty()) continue;
-    Exl3Call call = CallOf(g, 0, g.parts(), key, of_key);
-    SetHostTiles(stream, jobs, of_size, RowsOf(size, key.form), &call);
-    if (size == TileSize::kSmall) LaunchSmall(stream, of_key, &call);
-    else LaunchLarge(stream, of_key, &call);
-  }
+  const SplitTiles split = Split(runs, key.form, key.in);
+  calls->small.tiles.tile_rows = SmallRows(key.form);
+  calls->small.max_tile_rows = MostRows(split.small);
+  calls->large.max_tile_rows = MostRows(split.large);
+  calls->large.tiles.count_128 = split.count_128;
+  lists->Add(jobs, split.small, &calls->small.tiles);
+  lists->Add(jobs, split.large, &calls->large.tiles);
+}
+
+void LaunchSmallOf(CudaStream& stream, HostCalls* calls) {
+  if (calls->small.tiles.count > 0) LaunchSmall(stream, calls->jobs, &calls->small);
+}
+void LaunchLargeOf(CudaStream& stream, HostCalls* calls) {
+  if (calls->large.tiles.count > 0) LaunchLarge(stream, calls->jobs, &calls->large);
 }
 
 // visit(spec, part) for all matrices of a call.
@@ -198,7 +193,7 @@ void SetForms(const GroupedLinear& g, Exl3Tiles* tiles) {
 void SetDeviceTiles(const GroupedLinear& g, Exl3Call* call) {
   const ExpertTable& table = *g.table;
   DeviceExperts& experts = call->tiles.experts;
-  call->tiles.tile_rows = RowsOf(TileSize::kSmall, call->tiles.form);
+  call->tiles.tile_rows = SmallRows(call->tiles.form);
   call->max_tile_rows = static_cast<std::int32_t>(std::min<std::int64_t>(g.max_group, call->tiles.tile_rows));
   experts.blob_X = table.blob_X;
   experts.form_X = table.form_X;
@@ -267,6 +262,38 @@ std::optional<ExpertLaunch> OneLaunch(const GroupedLinear& g) {
   return launch;
 }
 
+std::map<LaunchKey, LaunchJobs> LaunchesOf(const GroupedLinear& g) {
+  std::map<LaunchKey, LaunchJobs> launches;
+  ForSpecs(g, [&](const LinearSpec& spec, std::size_t part) {
+    if (spec.kind == LinearSpec::Kind::kExl3) Add(spec, part, &launches[KeyOf(spec)]);
+  });
+  return launches;
+}
+
+std::deque<HostCalls> HostCallsOf(const GroupedLinear& g, const std::map<LaunchKey, LaunchJobs>& launches, Lists* lists) {
+  std::deque<HostCalls> calls;
+  for (const auto& [key, jobs] : launches) AddTiles(g, key, &calls.emplace_back(CallsOf(g, key, jobs)), lists);
+  return calls;
+}
+
+// Lets large tiles of down begin when those of gate and up are there that have the same rows, if they are the same tiles with the same numbers of outputs.
+void SetRelay(CudaStream& stream, const GroupedLinear& gate_up, HostCalls* first, HostCalls* second) {
+  Exl3Call &pair = first->large, &down = second->large;
+  const std::int64_t tiles = pair.tiles.count;
+  if (tiles == 0 || down.tiles.count != tiles || down.tiles.count_128 != pair.tiles.count_128) return;
+  const auto outputs = [&](std::size_t job) { return (gate_up.specs[2 * job]->out_padded + gate_up.specs[2 * job + 1]->out_padded) / kExl3Columns; };
+  for (std::size_t job = 0; 2 * job < gate_up.specs.size(); ++job) {
+    if (outputs(job) != outputs(0)) return;
+  }
+  const std::size_t launches = 2 * (first->jobs.rates.size() + second->jobs.rates.size()), counts = 2 * static_cast<std::size_t>(tiles) + launches;
+  pair.counts = reinterpret_cast<std::int32_t*>(stream.Scratch(kLinearCounts, counts * sizeof(std::int32_t)));
+  pair.num_counts = static_cast<std::int32_t>(counts);
+  pair.relay = {pair.counts, pair.counts + tiles, 0};
+  pair.taken = pair.counts + 2 * tiles;
+  down.relay = {pair.counts, pair.counts + tiles, outputs(0)};
+  down.taken = pair.taken + 2 * first->jobs.rates.size();
+}
+
 }  // namespace
 
 bool RunExl3Experts(CudaStream& stream, const GroupedLinear& g) {
@@ -277,9 +304,12 @@ bool RunExl3Experts(CudaStream& stream, const GroupedLinear& g) {
   if (g.table) {
     SetDeviceTiles(g, &call);
   } else {
-    std::vector<RowTile> tiles[3];
-    for (const RowRun& run : g.runs) SplitRun(run, call.tiles.form, tiles);
-    SetHostTiles(stream, HostJobs(g, [](const LinearSpec&) { return true; }), tiles[static_cast<int>(TileSize::kSmall)], RowsOf(TileSize::kSmall, call.tiles.form), &call);
+    const std::vector<RowTile> tiles = SplitRows(g.runs, call.tiles.form, kExl3SmallSlots, 128).small;
+    Lists lists;
+    call.tiles.tile_rows = SmallRows(call.tiles.form);
+    call.max_tile_rows = MostRows(tiles);
+    lists.Add(HostJobs(g, [](const LinearSpec&) { return true; }), tiles, &call.tiles);
+    lists.Send(stream);
   }
   std::int64_t rows = g.max_pairs;
   for (const RowRun& run : g.runs) rows = std::max(rows, run.begin + run.rows);
@@ -293,13 +323,37 @@ bool RunExl3Experts(CudaStream& stream, const GroupedLinear& g) {
 }
 
 void RunGroupedExl3(CudaStream& stream, const GroupedLinear& g) {
-  std::map<LaunchKey, LaunchJobs> launches;
-  ForSpecs(g, [&](const LinearSpec& spec, std::size_t part) {
-    if (spec.kind == LinearSpec::Kind::kExl3) Add(spec, part, &launches[KeyOf(spec)]);
-  });
-  for (const auto& [key, jobs] : launches) {
-    if (g.table) RunDeviceJobs(stream, g, key, jobs);
-    else RunHostJobs(stream, g, key, jobs);
+  const std::map<LaunchKey, LaunchJobs> launches = LaunchesOf(g);
+  if (g.table) {
+    for (const auto& [key, jobs] : launches) RunDeviceJobs(stream, g, key, jobs);
+    return;
+  }
+  Lists lists;
+  std::deque<HostCalls> calls = HostCallsOf(g, launches, &lists);
+  lists.Send(stream);
+  for (HostCalls& of_key : calls) {
+    LaunchSmallOf(stream, &of_key);
+    LaunchLargeOf(stream, &of_key);
+  }
+}
+
+void RunExl3GateUpDown(CudaStream& stream, const GroupedLinear& gate_up, const GroupedLinear& down) {
+  if (down.table) {
+    RunGroupedExl3(stream, gate_up);
+    RunGroupedExl3(stream, down);
+    return;
+  }
+  Lists lists;
+  std::deque<HostCalls> first = HostCallsOf(gate_up, LaunchesOf(gate_up), &lists), second = HostCallsOf(down, LaunchesOf(down), &lists);
+  lists.Send(stream);
+  if (first.size() == 1 && second.size() == 1) SetRelay(stream, gate_up, &first.front(), &second.front());
+  for (HostCalls& of_key : first) {
+    LaunchSmallOf(stream, &of_key);
+    LaunchLargeOf(stream, &of_key);
+  }
+  for (HostCalls& of_key : second) {
+    LaunchLargeOf(stream, &of_key);  // in a relay, right behind those of gate and up
+    LaunchSmallOf(stream, &of_key);
   }
 }
 

@@ -89,8 +89,9 @@ struct Exl3Tiles {
   bool any_integer = false;
   std::int32_t parts = 1;      // matrices that every tile is multiplied by; job of part p: jobs[tile.job * job_stride + first_job + p]
   std::int32_t job_stride = 1, first_job = 0;
-  std::int32_t tile_rows = 0;
+  std::int32_t tile_rows = 0;  // small tiles
   std::int64_t count = 0;
+  std::int64_t count_128 = 0;  // large tiles: the first so many have up to 128 rows, the others up to 64
   const Exl3Job* jobs = nullptr;  // null: small_jobs, small_tiles
   const RowTile* tiles = nullptr;
   Exl3Job small_jobs[2 * kSmall];
@@ -141,6 +142,11 @@ struct Exl3Tiles {
   // Slots of the transformed rows: tile i of part p has slots from (p * count + i) * tile_rows on.
   __host__ __device__ std::int64_t SlotOf(std::int64_t index, int part) const { return (part * count + index) * tile_rows; }
   __host__ __device__ std::int64_t slots() const { return parts * count * tile_rows; }
+  // The same of large tiles, 128 or 64 each.
+  __host__ __device__ std::int64_t LargeSlotOf(std::int64_t index, int part) const {
+    return 64 * (part * (count + count_128) + index + (index < count_128 ? index : count_128));
+  }
+  __host__ __device__ std::int64_t large_slots() const { return 64 * parts * (count + count_128); }
 };
 
 // What a part has of its own: its rows, and where the results go. With Exl3Input::up, x is the gate.
@@ -182,6 +188,13 @@ struct Exl3Down {
   std::int32_t* ready = nullptr;  // [tile][4 segments]: 128-blocks of inputs that are there; zero between calls
 };
 
+// Gate and up, then down, tile by tile: large tiles of down begin when their own inputs are there (exl3_relay.cuh).
+struct Exl3Relay {
+  std::int32_t* outputs = nullptr;  // [tile]: blocks of 128 outputs of gate and up that are stored; null: no relay
+  std::int32_t* inputs = nullptr;   // [tile]: blocks of rows of down that are prepared
+  std::int32_t awaited = 0;         // outputs of gate and up that a tile of down waits for; 0: this call is gate and up
+};
+
 struct Exl3Call {
   Exl3Tiles tiles;
   Exl3Part parts[kExl3Parts];
@@ -190,8 +203,13 @@ struct Exl3Call {
   std::int32_t out = 0;                  // the widest job's, padded
   std::int32_t first_output[kExl3Parts + 1] = {};  // blocks of 128 outputs of the parts before, by the widest job of each; the last of parts: of all
   std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
-  bool prepared = true;                  // false: the product prepares the rows itself
+  bool prepared = true;                  // small tiles; false: the product prepares the rows itself
+  std::int32_t* counts = nullptr;        // large tiles: the preparation sets num_counts integers to zero
+  std::int32_t num_counts = 0;
+  std::int32_t* taken = nullptr;         // large tiles: of those, the tiles of a launch that blocks have taken beyond their first
+  bool waits = true;                     // large tiles: the product waits for the kernel before it; false: for nobody, or for what the relay counts
   Exl3Down down;
+  Exl3Relay relay;
   bool shared_first = false;             // tiles of the shared expert need nothing of the kernel before: small tiles
   std::int32_t* overflow = nullptr;
 
@@ -230,15 +248,15 @@ __host__ __device__ constexpr int SmallRingBytes(int bits_x2) { return SmallStag
 // Words of Exl3Call::partial for 128 outputs of a small tile.
 __host__ __device__ constexpr int SmallPartialWords(int tile_rows) { return 4 * tile_rows * (kExl3Columns + 1); }
 
-// Each runs over all tiles of the call. Defined in the .cu files named after them.
+// Each runs over tiles of the call. Defined in the .cu files named after them.
 void LaunchExl3PrepareSmall(const Exl3Call& call, CudaStream& stream);
 void LaunchExl3PrepareLarge(const Exl3Call& call, CudaStream& stream);
 // `ring_bytes`: SmallRingBytes of the jobs' rates, the most.
 void LaunchExl3SmallInteger(const Exl3Call& call, int ring_bytes, CudaStream& stream);
 void LaunchExl3SmallHalf(const Exl3Call& call, int ring_bytes, CudaStream& stream);
-// Tiles of 64 or 128 rows. All jobs have `bits_x2` (and codebook).
-void LaunchExl3LargeInt8(const Exl3Call& call, int bits_x2, CudaStream& stream);
-void LaunchExl3LargeInt16(const Exl3Call& call, int bits_x2, CudaStream& stream);
-void LaunchExl3LargeHalf(const Exl3Call& call, Codebook codebook, int bits_x2, CudaStream& stream);
+// The tiles of 64 or 128 rows whose jobs have `bits_x2` (and codebook).
+void LaunchExl3LargeInt8(const Exl3Call& call, int tile_rows, int bits_x2, CudaStream& stream);
+void LaunchExl3LargeInt16(const Exl3Call& call, int tile_rows, int bits_x2, CudaStream& stream);
+void LaunchExl3LargeHalf(const Exl3Call& call, int tile_rows, Codebook codebook, int bits_x2, CudaStream& stream);
 
 }  // namespace lockstep::kernels

@@ -42,10 +42,9 @@ class TileEpilogue {
     for (int i = 0; i < 4; ++i) reinterpret_cast<float4*>(scale_)[i] = reinterpret_cast<const float4*>(job.output_scale + column_)[i];
   }
 
-  // The first `warps` warps of the block, a warp four rows. `z`: the rows' corrections, family I; both in shared memory.
-  __device__ void Run(const RowTile& tile, const float* result, const float* z, int warps) const {
+  // Warp `warp` of `warps`, four rows at a time. `result` in shared memory; `z`: the rows' corrections, family I.
+  __device__ void Run(const RowTile& tile, const float* result, const float* z, int warp, int warps) const {
     constexpr int kRows = RowButterfly::kRows;
-    const int warp = static_cast<int>(threadIdx.x) / 32;
     for (int first = kRows * warp; first < tile.rows; first += kRows * warps) {
       const int row = first + RowButterfly::RowOfWarp();
       float v[16];

@@ -10,14 +10,16 @@
 
 namespace lockstep::kernels {
 
-// `kernel`(call, first tile) over all tiles of the call.
-inline void LaunchOverTiles(void (*kernel)(Exl3Call, std::int64_t), unsigned threads, std::size_t shared_bytes, const Exl3Call& call, CudaStream& stream) {
+// `kernel`(call, first tile) over all tiles of `tile_rows` rows.
+inline void LaunchOverTiles(void (*kernel)(Exl3Call, std::int64_t), int tile_rows, unsigned threads, std::size_t shared_bytes, const Exl3Call& call,
+                            CudaStream& stream) {
   AllowShared(kernel, stream.device());
   constexpr std::int64_t kMaxGridY = 65535;
-  for (std::int64_t begin = 0; begin < call.tiles.count; begin += kMaxGridY) {
-    const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns), static_cast<unsigned>(std::min(kMaxGridY, call.tiles.count - begin)),
+  const std::int64_t first = tile_rows == 128 ? 0 : call.tiles.count_128, end = tile_rows == 128 ? call.tiles.count_128 : call.tiles.count;
+  for (std::int64_t begin = first; begin < end; begin += kMaxGridY) {
+    const dim3 grid(static_cast<unsigned>(call.out / kExl3Columns), static_cast<unsigned>(std::min(kMaxGridY, end - begin)),
                     static_cast<unsigned>(call.tiles.parts));
-    kernel<<<grid, threads, shared_bytes, stream.handle()>>>(call, begin);
+    Launch(kernel, grid, threads, shared_bytes, stream, call, begin);
   }
   CheckLaunch("exl3 product of many rows");
 }

@@ -28,12 +28,13 @@ __device__ void StoreSmallTile(std::byte* tile, const float (&code)[RowButterfly
 template <Exl3Form kForm>
 __device__ bool PrepareRow(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::byte* codes, std::int64_t row_bytes, ScaleSum* scale_sums) {
   const RowButterfly butterfly;
+  const RowInputs input(call, part, row);
   const int blocks = call.in / 128, lane = RowButterfly::LaneOfRow();
   bool overflow = false;
   for (int base = static_cast<int>(threadIdx.x) / 32 * RowButterfly::kRows; base < blocks; base += static_cast<int>(blockDim.x) / 32 * RowButterfly::kRows) {
     const int block = base + RowButterfly::RowOfWarp(), filled = min(block, blocks - 1);
     float v[RowButterfly::kValues];
-    LoadScaledInput(call, job, part, row, filled * 128 + lane * RowButterfly::kValues, v);
+    LoadScaledInput(job, input, filled * 128 + lane * RowButterfly::kValues, v);
     std::byte* tile = codes + (filled * 8 + lane) * kCodeTileBytes<kForm>;
     if constexpr (kForm == Exl3Form::kHalf) {
       overflow = HalfCodes(butterfly, v) || overflow;

@@ -3,8 +3,8 @@
 
 namespace lockstep::kernels {
 
-void LaunchExl3LargeInt16(const Exl3Call& call, int bits_x2, CudaStream& stream) {
-  if (call.tiles.tile_rows == 64) return LaunchTallOfRate<TallTile<64, 2>>(call, bits_x2, stream);
+void LaunchExl3LargeInt16(const Exl3Call& call, int tile_rows, int bits_x2, CudaStream& stream) {
+  if (tile_rows == 64) return LaunchTallOfRate<TallTile<64, 2>>(call, bits_x2, stream);
   LaunchTallOfRate<TallTile<64, 4>>(call, bits_x2, stream);
 }
 

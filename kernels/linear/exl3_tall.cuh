@@ -6,6 +6,7 @@
 
 #include "kernels/contract/segments.h"
 #include "kernels/linear/exl3_large_launch.cuh"
+#include "kernels/linear/exl3_relay.cuh"
 #include "kernels/linear/exl3_tall_stream.cuh"
 #include "kernels/linear/exl3_tall_sums.cuh"
 #include "kernels/linear/tile_product.cuh"
@@ -95,16 +96,18 @@ class TallSums {
 
 // Block (128 outputs, tile, part).
 template <int kB2, class Tile>
-__device__ void TallProduct(const Exl3Call& call, const Exl3Job& job, const RowTile& tile, int part, std::int64_t slot, std::int64_t column) {
+__device__ void TallProduct(const Exl3Call& call, const Exl3Job& job, const RowTile& tile, std::int64_t index, int part) {
+  const std::int64_t slot = call.tiles.LargeSlotOf(index, part), column = blockIdx.x * std::int64_t{kExl3Columns};
   extern __shared__ __align__(1024) std::byte tall_shared[];
   const TallInputs<kB2, Tile> inputs(call, job, slot, column);
   TallStream<kB2, Tile> stream(tall_shared);
+  if (TakesInputs(call.relay) && threadIdx.x == kMultiplyThreads) AwaitCount(call.relay.inputs + index, PreparedBlocks(tile.rows));
   __syncthreads();
   if (threadIdx.x >= kMultiplyThreads) {
-    GiveRegisters();
+    GiveRegisters<40>();  // of 168 that all start with
     stream.Copy(inputs);
   } else {
-    TakeRegisters();
+    TakeRegisters<232>();
     TallSums<kB2, Tile> sums(inputs, stream, tall_shared + TallMemory<kB2, Tile>::kFoldsAt);
     BlockWeights a[2];
     sums.Begin(a[0]);
@@ -121,25 +124,31 @@ __device__ void TallProduct(const Exl3Call& call, const Exl3Job& job, const RowT
     if (threadIdx.x < Tile::kRows) corrections[threadIdx.x] = call.z[slot + threadIdx.x];
     StoreResult<Tile>(sums.y, result);
     SyncMultiplyWarps();
-    epilogue.Run(tile, result, corrections, kMultiplyThreads / 32);
+    epilogue.Run(tile, result, corrections, static_cast<int>(threadIdx.x) / 32, kMultiplyThreads / 32);
+    if (MakesInputs(call.relay)) {
+      SyncMultiplyWarps();
+      if (threadIdx.x == 0) CountUp(call.relay.outputs + index);
+    }
   }
 }
 
 template <int kB2, class Tile>
 __global__ void __launch_bounds__(kTallThreads, 1) Exl3TallKernel(const __grid_constant__ Exl3Call call, std::int64_t first_tile) {
+  BeginLarge(call.waits);
   const std::int64_t index = first_tile + blockIdx.y;
   const int part = static_cast<int>(blockIdx.z);
   RowTile tile;
   Exl3Job job;
-  if (!call.tiles.Find(index, part, &tile, &job) || blockIdx.x * kExl3Columns >= job.out || job.bits_x2 != kB2) return;
-  TallProduct<kB2, Tile>(call, job, tile, part, call.tiles.SlotOf(index, part), blockIdx.x * std::int64_t{kExl3Columns});
+  const bool found = call.tiles.Find(index, part, &tile, &job) && blockIdx.x * kExl3Columns < job.out;
+  if (found && job.bits_x2 == kB2) TallProduct<kB2, Tile>(call, job, tile, index, part);
+  EndLarge(call.waits);
 }
 
 template <class Tile>
 void LaunchTallOfRate(const Exl3Call& call, int bits_x2, CudaStream& stream) {
   LaunchOfRate(bits_x2, [&](auto rate) {
     constexpr int kB2 = decltype(rate)::value;
-    LaunchOverTiles(Exl3TallKernel<kB2, Tile>, kTallThreads, TallMemory<kB2, Tile>::kBytes, call, stream);
+    LaunchOverTiles(Exl3TallKernel<kB2, Tile>, Tile::kRows, kTallThreads, TallMemory<kB2, Tile>::kBytes, call, stream);
   });
 }
 

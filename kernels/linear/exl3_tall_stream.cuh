@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/device/mbarrier_sm90.cuh"
+#include "kernels/device/warpgroups.cuh"
 #include "kernels/linear/exl3_cuda.h"
 #include "kernels/linear/exl3_tall_tile.cuh"
 
@@ -22,7 +23,7 @@ struct TallInputs {
       : codes(call.codes + slot * 256),
         strips(reinterpret_cast<const std::byte*>(job.tiles) + column * call.in * kB2 / 16),
         scales(call.scales + slot),
-        slots(call.tiles.slots()),
+        slots(call.tiles.large_slots()),
         half_bytes(slots * 256),
         strip_bytes(std::int64_t{call.in} * kB2),
         blocks(call.in / 128) {}
@@ -37,13 +38,9 @@ struct TallInputs {
   }
 };
 
-__device__ inline void SyncMultiplyWarps() { asm volatile("bar.sync 1, %0;" ::"n"(kMultiplyThreads) : "memory"); }
+__device__ inline void SyncMultiplyWarps() { SyncSome<1, kMultiplyThreads>(); }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-// A warpgroup's registers a thread: the copying one's and the multiplying two's, of 168 each that they start with.
-__device__ inline void GiveRegisters() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
-__device__ inline void TakeRegisters() { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); }
 
 // A place in a ring of kCount, and the parity of the phase of its barrier.
 template <int kCount>
@@ -152,9 +149,6 @@ class TallStream {
 };
 
 #else
-
-__device__ inline void GiveRegisters() {}
-__device__ inline void TakeRegisters() {}
 
 // The same without copies that run beside the computation: right, not fast.
 template <int kB2, class Tile>

@@ -64,4 +64,7 @@ bool RunExl3Experts(CudaStream& stream, const GroupedLinear& experts);
 // The EXL3 jobs of a call; jobs of other kinds are passed over. Defined in exl3.cu.
 void RunGroupedExl3(CudaStream& stream, const GroupedLinear& linear);
 
+// Both calls, whose jobs are all EXL3 and have the same runs; down reads what gate and up, of two parts, write, and begins before they end where it can.
+void RunExl3GateUpDown(CudaStream& stream, const GroupedLinear& gate_up, const GroupedLinear& down);
+
 }  // namespace lockstep::kernels

@@ -3,6 +3,6 @@
 
 namespace lockstep::kernels {
 
-enum LinearSlot { kLinearJobs = 1, kLinearTiles, kLinearCodes, kLinearScales, kLinearDownCodes = 7, kLinearDownScales };
+enum LinearSlot { kLinearJobs = 1, kLinearTiles, kLinearCodes, kLinearScales, kLinearDownCodes = 7, kLinearDownScales, kLinearCounts };
 
 }  // namespace lockstep::kernels

@@ -10,7 +10,7 @@ namespace lockstep::kernels {
 __device__ inline void Unpack(std::uint32_t pair, float* v) { v[0] = __uint_as_float(pair << 16), v[1] = __uint_as_float(pair & 0xffff0000u); }
 
 // bf16 values k .. k+15 of a row; zeros from `n` on.
-__device__ inline void LoadValues(const std::uint16_t* row, std::int64_t k, std::int64_t n, float (&v)[RowButterfly::kValues]) {
+__device__ inline void LoadValues(const std::uint16_t* row, int k, int n, float (&v)[RowButterfly::kValues]) {
   const std::uint16_t* from = row + k;
   if (k + RowButterfly::kValues <= n && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
 #pragma unroll
@@ -24,25 +24,38 @@ __device__ inline void LoadValues(const std::uint16_t* row, std::int64_t k, std:
   for (int i = 0; i < RowButterfly::kValues; ++i) v[i] = k + i < n ? BF16Value(from[i]) : 0.0f;
 }
 
-// Inputs k .. k+15 of a row of the call.
-__device__ inline void LoadInput(const Exl3Call& call, int part, std::int64_t row, std::int64_t k, float (&v)[RowButterfly::kValues]) {
-  const Exl3Input& input = call.input;
-  const std::int64_t at = call.InputRow(row) * call.parts[part].x_stride;
-  LoadValues(call.parts[part].x + at, k, call.in_features, v);
-  if (!input.up) return;
+// Where the inputs of a row are.
+struct RowInputs {
+  const std::uint16_t* x;
+  const std::uint16_t* up;  // null: x is no gate
+  float weight, limit;
+  int in_features;
+
+  __device__ RowInputs(const Exl3Call& call, int part, std::int64_t row) : limit(call.input.limit), in_features(call.in_features) {
+    const Exl3Input& input = call.input;
+    const std::int64_t at = call.InputRow(row) * call.parts[part].x_stride;
+    x = call.parts[part].x + at;
+    up = input.up ? input.up + at : nullptr;
+    weight = input.up ? call.Weight(row) : 1.0f;
+  }
+};
+
+// Inputs k .. k+15 of a row.
+__device__ inline void LoadInput(const RowInputs& row, int k, float (&v)[RowButterfly::kValues]) {
+  LoadValues(row.x, k, row.in_features, v);
+  if (!row.up) return;
   float up[RowButterfly::kValues];
-  LoadValues(input.up + at, k, call.in_features, up);
-  const float weight = call.Weight(row);
+  LoadValues(row.up, k, row.in_features, up);
 #pragma unroll
-  for (int i = 0; i < RowButterfly::kValues; ++i) v[i] = BF16Value(Swiglu(v[i], up[i], weight, input.limit));
+  for (int i = 0; i < RowButterfly::kValues; ++i) v[i] = BF16Value(Swiglu(v[i], up[i], row.weight, row.limit));
 }
 
 // The same times suh.
-__device__ inline void LoadScaledInput(const Exl3Call& call, const Exl3Job& job, int part, std::int64_t row, std::int64_t k, float (&v)[RowButterfly::kValues]) {
+__device__ inline void LoadScaledInput(const Exl3Job& job, const RowInputs& row, int k, float (&v)[RowButterfly::kValues]) {
   float4 suh[RowButterfly::kValues / 4];
 #pragma unroll
   for (int i = 0; i < RowButterfly::kValues / 4; ++i) suh[i] = reinterpret_cast<const float4*>(job.input_scale + k)[i];
-  LoadInput(call, part, row, k, v);
+  LoadInput(row, k, v);
 #pragma unroll
   for (int i = 0; i < RowButterfly::kValues / 4; ++i) {
     v[4 * i] = contract::Mul(v[4 * i], suh[i].x), v[4 * i + 1] = contract::Mul(v[4 * i + 1], suh[i].y);
@@ -86,12 +99,16 @@ __device__ inline ScaleSum IntegerCodes(const RowButterfly& butterfly, float lim
   top = ReduceRow(top, [](float a, float b) { return fmaxf(a, b); });
   const bool zero = top < 0x1p-100f;
   const float inverse = zero ? 0.0f : contract::Div(limit, top);
+  // No finite value needs the bounds: at most `limit` and two roundings, it rounds to `limit`. And times zero it is zero.
+#pragma unroll
+  for (float& value : v) value = RoundToEven(contract::Mul(value, inverse));
+  if (!(top < INFINITY)) {
+#pragma unroll
+    for (float& value : v) value = fmaxf(fminf(value, limit), -limit);
+  }
   float sum = 0.0f;
 #pragma unroll
-  for (float& value : v) {
-    value = zero ? 0.0f : fmaxf(fminf(RoundToEven(contract::Mul(value, inverse)), limit), -limit);
-    sum = contract::Add(sum, value);
-  }
+  for (float value : v) sum = contract::Add(sum, value);
   sum = ReduceRow(sum, [](float a, float b) { return contract::Add(a, b); });
   return {zero ? 0.0f : contract::Div(top, limit), static_cast<std::int32_t>(sum)};
 }
