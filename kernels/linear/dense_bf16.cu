@@ -13,21 +13,6 @@
 namespace lockstep::kernels {
 namespace {
 
-struct DenseCall {
-  const std::uint16_t* w;  // [out][in]
-  const std::uint16_t* x;  // [rows][x_stride]
-  std::int64_t x_stride, rows, y_stride;
-  std::uint16_t* y_bf16;
-  float* y_fp32;
-  int out, in;
-
-  __device__ void Store(std::int64_t row, int column, float value) const {
-    if (row >= rows || column >= out) return;
-    if (y_bf16) y_bf16[row * y_stride + column] = BF16Bits(value);
-    else y_fp32[row * y_stride + column] = value;
-  }
-};
-
 // --- few rows --------------------------------------------------------------------------------------------------------
 
 constexpr int kFewRows = 16, kFewColumns = 8, kFewThreads = 32 * contract::kSegments;
@@ -56,7 +41,7 @@ struct Operands {
 
 // Block: eight columns; kHalves halves of eight rows. The four warps take the K segments.
 template <int kHalves>
-__global__ void __launch_bounds__(kFewThreads, 1) DenseRowsKernel(const __grid_constant__ DenseCall call) {
+__global__ void __launch_bounds__(kFewThreads, 1) DenseRowsKernel(const __grid_constant__ DenseLinear call) {
   BeginKernel();
   __shared__ float partial[contract::kSegments][8 * kHalves][kFewColumns];
   const int segment = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3, column0 = static_cast<int>(blockIdx.x) * kFewColumns;
@@ -94,7 +79,7 @@ struct TileShared {
 };
 
 struct DenseTile {
-  const DenseCall& call;
+  const DenseLinear& call;
   TileShared& s;
   const std::int64_t row0;
   const int column0, warp_row, warp_column;
@@ -131,7 +116,7 @@ struct DenseTile {
 };
 
 // Block: 64 columns (x) of 64 rows (y); a warp 32 x 32.
-__global__ void __launch_bounds__(kTileThreads, 2) DenseTileKernel(const __grid_constant__ DenseCall call) {
+__global__ void __launch_bounds__(kTileThreads, 2) DenseTileKernel(const __grid_constant__ DenseLinear call) {
   BeginKernel();
   extern __shared__ __align__(16) std::byte memory[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane / 4, q = lane & 3;
@@ -171,6 +156,11 @@ bool Takes(const LinearArgs& a) {
   return (reinterpret_cast<std::uintptr_t>(a.x) | reinterpret_cast<std::uintptr_t>(a.blob + spec.weight)) % 16 == 0;
 }
 
+DenseLinear DenseOf(const LinearArgs& a) {
+  return {reinterpret_cast<const std::uint16_t*>(a.blob + a.spec->weight), a.x, a.x_stride, a.rows, a.y_stride, a.y_bf16, a.y_fp32, static_cast<int>(a.spec->out_features),
+          static_cast<int>(a.spec->in_features)};
+}
+
 constexpr std::int64_t kManyRows = 1024, kMostWideRows = 65535 * std::int64_t{WideDense::kTile};  // of a grid
 constexpr int kReservedBytes = 1024;  // of shared memory, of every block
 
@@ -200,22 +190,29 @@ void DenseBf16Set::Run(CudaStream& stream) const {
   CheckLaunch("linear");
 }
 
+std::optional<DenseLinear> FewRowsDense(const LinearArgs& a) {
+  if (!Takes(a) || a.rows == 0 || a.rows > kFewRows / 2) return std::nullopt;
+  return DenseOf(a);
+}
+
+void LaunchFewRowsDense(CudaStream& stream, const DenseLinear& linear) {
+  const auto kernel = linear.rows <= kFewRows / 2 ? &DenseRowsKernel<1> : &DenseRowsKernel<2>;
+  Launch(kernel, Blocks(linear.out, kFewColumns), kFewThreads, 0, stream, linear);
+  CheckLaunch("linear");
+}
+
 bool RunDenseBf16(CudaStream& stream, const LinearArgs& a) {
   if (!Takes(a)) return false;
-  const LinearSpec& spec = *a.spec;
-  const DenseCall call{reinterpret_cast<const std::uint16_t*>(a.blob + spec.weight), a.x, a.x_stride, a.rows, a.y_stride, a.y_bf16, a.y_fp32,
-                       spec.out_features, spec.in_features};
   if (a.rows == 0) return true;
+  const DenseLinear call = DenseOf(a);
   if (a.rows <= kFewRows) {
-    const auto kernel = a.rows <= 8 ? &DenseRowsKernel<1> : &DenseRowsKernel<2>;
-    Launch(kernel, Blocks(call.out, kFewColumns), kFewThreads, 0, stream, call);
-    CheckLaunch("linear");
+    LaunchFewRowsDense(stream, call);
     return true;
   }
   AllowShared(DenseTileKernel, stream.device());
   constexpr std::int64_t kMostRows = 65535 * std::int64_t{kTile};  // of a grid
   for (std::int64_t begin = 0; begin < a.rows; begin += kMostRows) {
-    DenseCall part = call;
+    DenseLinear part = call;
     part.rows = a.rows - begin < kMostRows ? a.rows - begin : kMostRows;
     part.x += begin * a.x_stride;
     if (part.y_bf16) part.y_bf16 += begin * a.y_stride;

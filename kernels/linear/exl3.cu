@@ -15,6 +15,7 @@
 #include "kernels/linear/exl3_lists.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/linear/linear_cuda_slots.h"
+#include "model/error.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -294,6 +295,13 @@ void SetRelay(CudaStream& stream, const GroupedLinear& gate_up, HostCalls* first
   down.taken = pair.taken + 2 * first->jobs.rates.size();
 }
 
+// BF16 linears into a launch of small tiles.
+void TakeAlong(const std::vector<DenseLinear>& beside, Exl3Call* call) {
+  LOCKSTEP_CHECK(call->tiles.count > 0 && beside.size() <= std::size(call->dense.linears));
+  call->dense.count = static_cast<std::int32_t>(beside.size());
+  std::copy(beside.begin(), beside.end(), call->dense.linears);
+}
+
 }  // namespace
 
 bool RunExl3Experts(CudaStream& stream, const GroupedLinear& g) {
@@ -330,6 +338,7 @@ void RunGroupedExl3(CudaStream& stream, const GroupedLinear& g) {
   }
   Lists lists;
   std::deque<HostCalls> calls = HostCallsOf(g, launches, &lists);
+  if (!g.beside.empty()) TakeAlong(g.beside, &calls.front().small);
   lists.Send(stream);
   for (HostCalls& of_key : calls) {
     LaunchSmallOf(stream, &of_key);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/linear/dense_linear.h"
 #include "kernels/linear/linear_layout.h"
 #include "kernels/pair_groups/pair_groups.h"
 
@@ -84,7 +85,7 @@ struct DeviceExperts {
 // Or found on the device: those of the shared expert, then tile i is tile i % tiles_per_group of the (i / tiles_per_group)-th active expert.
 // A launch of one form passes over the jobs of the others, but one of int16 with `any_integer` takes int8 too: its codes are int16's whose high byte is zero.
 struct Exl3Tiles {
-  static constexpr int kSmall = 24;
+  static constexpr int kSmall = 22;
   Exl3Form form = Exl3Form::kInt8;
   bool any_integer = false;
   std::int32_t parts = 1;      // matrices that every tile is multiplied by; job of part p: jobs[tile.job * job_stride + first_job + p]
@@ -195,8 +196,18 @@ struct Exl3Relay {
   std::int32_t awaited = 0;         // outputs of gate and up that a tile of down waits for; 0: this call is gate and up
 };
 
+// BF16 linears that a launch of small tiles takes along, if they get a place: they read what its linears read, and would be a launch of their own.
+struct DenseBeside {
+  static constexpr int kMax = 3;
+  DenseLinear linears[kMax];
+  std::int32_t count = 0;
+  std::int32_t blocks = 0;  // of the launch, the first ones; 0: no place
+  std::int32_t groups = 0, group_bytes = 0;  // groups of warps with eight columns each in a block, and their shared memory
+};
+
 struct Exl3Call {
   Exl3Tiles tiles;
+  DenseBeside dense;
   Exl3Part parts[kExl3Parts];
   Exl3Input input;
   std::int32_t in = 0, in_features = 0;  // padded; stored

@@ -11,6 +11,8 @@
 #include "kernels/contract/segments.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/linear/async_copy.cuh"
+#include "kernels/linear/dense_beside.cuh"
+#include "kernels/linear/dense_bf16.h"
 #include "kernels/linear/exl3_small_end.cuh"
 #include "kernels/linear/exl3_small_sums.cuh"
 
@@ -215,10 +217,14 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   FinishSmall<Sums, kExperts>(call, place, pair, sums);
 }
 
+// The block's number among those of tiles.
+template <bool kExperts>
+__device__ inline unsigned SmallIndex(const Exl3Call& call) { return blockIdx.x - (kExperts ? 0 : call.dense.blocks); }
+
 // The tile of a block: those of the call, then those of down.
 template <bool kExperts>
 __device__ inline int TileOf(const Exl3Call& call, bool* down, int* output) {
-  const unsigned unit = blockIdx.x / contract::kSegments, outputs = static_cast<unsigned>(call.outputs()), before = static_cast<unsigned>(call.tiles.count) * outputs;
+  const unsigned unit = SmallIndex<kExperts>(call) / contract::kSegments, outputs = static_cast<unsigned>(call.outputs()), before = static_cast<unsigned>(call.tiles.count) * outputs;
   *down = kExperts && unit >= before;
   const unsigned at = *down ? unit - before : unit, of_tile = *down ? static_cast<unsigned>(call.down.outputs) : outputs;
   *output = static_cast<int>(at % of_tile);
@@ -246,7 +252,7 @@ __device__ inline bool BeginSmall(const Exl3Call& call) {
 template <bool kExperts>
 __device__ inline void FindPlace(const Exl3Call& call, bool early, SmallPlace& place) {
   place.early = early;
-  place.segment = static_cast<int>(blockIdx.x % contract::kSegments);
+  place.segment = static_cast<int>(SmallIndex<kExperts>(call) % contract::kSegments);
   place.index = TileOf<kExperts>(call, &place.down, &place.output);
   place.part = place.down ? call.tiles.parts : 0;
 #pragma unroll
@@ -261,6 +267,7 @@ __device__ inline void FindPlace(const Exl3Call& call, bool early, SmallPlace& p
 // A block of four for 128 outputs of some part of a tile.
 template <class Sums, bool kExperts>
 __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
+  if (!kExperts && blockIdx.x < call.dense.blocks) return MultiplyDense(call.dense);
   __shared__ SmallPlace place;
   __shared__ SmallPair pair;
   const bool early = BeginSmall<kExperts>(call);
@@ -295,9 +302,14 @@ void LaunchSmall(Kernel* others, Kernel* experts, const Exl3Call& call, int ring
   constexpr int kOfBlock = 2048;  // what a block takes beside its dynamic shared memory, at most
   const int most = has_down ? stream.shared_bytes() / kBlocksAtOnce - kOfBlock : 0;
   Kernel* kernel = has_down ? experts : others;
+  Exl3Call placed = call;
+  int bytes = std::max(shared(groups), most);
+  PlaceDense(groups, stream.shared_bytes() - kOfBlock, &placed.dense);
+  if (blocks + placed.dense.blocks > stream.processors()) placed.dense.blocks = 0;  // each block of such a launch has a multiprocessor of its own
+  if (placed.dense.blocks > 0) bytes = std::max(bytes, placed.dense.groups * placed.dense.group_bytes);
+  else for (int i = 0; i < placed.dense.count; ++i) LaunchFewRowsDense(stream, placed.dense.linears[i]);
   AllowShared(kernel, stream.device());
-  Launch(kernel, dim3(static_cast<unsigned>(blocks)), static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(std::max(shared(groups), most)), stream,
-         call);
+  Launch(kernel, dim3(static_cast<unsigned>(blocks + placed.dense.blocks)), static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(bytes), stream, placed);
   CheckLaunch("exl3 product of few rows");
 }
 

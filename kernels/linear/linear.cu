@@ -1,7 +1,9 @@
 // Linears on the device, profile sm90: dense and block-scaled products; EXL3 ones are in exl3.cu. Contract: docs/numerics.md sections 3 and 4.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include "kernels/contract/segments.h"
 #include "kernels/device/cuda_stream.cuh"
@@ -283,9 +285,10 @@ void RunDensePart(CudaStream& stream, const GroupedLinear& g, int part) {
   }
 }
 
-// The rows of some linears, all the same number, a part each: launches for all of them.
-void RunSideBySide(CudaStream& stream, const LinearArgs* const* linears, int count) {
+// The rows of some linears, all the same number, a part each: launches for all of them, which take `beside` along.
+void RunSideBySide(CudaStream& stream, const LinearArgs* const* linears, int count, std::vector<DenseLinear> beside = {}) {
   GroupedLinear g;
+  g.beside = std::move(beside);
   for (int i = 0; i < count; ++i) {
     const LinearArgs& a = *linears[i];
     g.part.push_back({a.x, a.x_stride, a.y_bf16, a.y_fp32, a.y_stride});
@@ -303,23 +306,44 @@ auto LaunchOf(const LinearArgs& a) {
   return std::make_tuple(s.in_features, s.in_padded, s.act_limit, s.codebook == Codebook::kMul1, a.rows, a.overflow);
 }
 
+// BF16 linears of few rows, for the first launch of EXL3 ones that has few rows too.
+class BesideExl3 {
+ public:
+  bool Add(const LinearArgs& a) {
+    const std::optional<DenseLinear> linear = FewRowsDense(a);
+    if (!linear || dense_.size() == DenseBeside::kMax) return false;
+    dense_.push_back(*linear);
+    return true;
+  }
+  std::vector<DenseLinear> Take(std::int64_t rows) { return rows <= kExl3SmallSlots ? std::exchange(dense_, {}) : std::vector<DenseLinear>(); }
+  void RunTheRest(CudaStream& stream) const {
+    for (const DenseLinear& linear : dense_) LaunchFewRowsDense(stream, linear);
+  }
+
+ private:
+  std::vector<DenseLinear> dense_;
+};
+
 void RunLinears(CudaStream& stream, const std::vector<LinearArgs>& linears) {
   std::map<decltype(LaunchOf(LinearArgs())), std::vector<const LinearArgs*>> launches;
   DenseBf16Set dense;
+  BesideExl3 beside;
   for (const LinearArgs& a : linears) {
     if (a.rows == 0) continue;
     if (a.spec->kind == Kind::kExl3) {
       launches[LaunchOf(a)].push_back(&a);
-    } else if (const LinearArgs* alone = &a; !dense.Add(stream, a) && !RunDenseBf16(stream, a)) {
+    } else if (const LinearArgs* alone = &a; !dense.Add(stream, a) && !beside.Add(a) && !RunDenseBf16(stream, a)) {
       RunSideBySide(stream, &alone, 1);
     }
   }
   dense.Run(stream);
   for (const auto& [launch, members] : launches) {
     for (std::size_t i = 0; i < members.size(); i += kMaxLinearParts) {
-      RunSideBySide(stream, &members[i], static_cast<int>(std::min<std::size_t>(kMaxLinearParts, members.size() - i)));
+      const int count = static_cast<int>(std::min<std::size_t>(kMaxLinearParts, members.size() - i));
+      RunSideBySide(stream, &members[i], count, beside.Take(members[i]->rows));
     }
   }
+  beside.RunTheRest(stream);
 }
 
 void AddGroups(const LinearArgs& a, std::vector<LinearArgs>* linears) {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/linear/dense_linear.h"
 #include "kernels/linear/linear.h"
 #include "kernels/pair_groups/pair_groups.h"
 
@@ -38,6 +39,8 @@ struct GroupedLinear {
   std::vector<const LinearSpec*> specs;  // [jobs][parts]
   std::vector<const std::byte*> blobs;   // [jobs][parts]
   std::vector<RowRun> runs;
+
+  std::vector<DenseLinear> beside;  // that the launch of EXL3 jobs takes along; of few rows, and so are the jobs
 
   // Jobs that the device finds (ExpertFfnArgs): `part_of` names the matrices. Then specs, blobs and runs are empty.
   const ExpertTable* table = nullptr;
