@@ -148,18 +148,20 @@ class PairEnd {
         of_gate_(pair.gate, column_), of_up_(place.job, column_), scale_(*reinterpret_cast<const float4*>(pair.down.input_scale + column_)),
         gate_at_(place.index * call.outputs() + output_) {}
 
-  __device__ void Run(int row, const SegmentSums& own) const {
+  template <class Sums>
+  __device__ void Run(int row, const Sums& own) const {
     constexpr int kLast = contract::kSegments - 1;
     const std::int64_t pair = place_.tile.begin + row;
     const float weight = call_.Weight(pair);
     const SmallPartial<kInteger> of_gate(call_.partial, gate_at_, call_.tiles.tile_rows, row), of_up(call_, place_, row);
     RowSums gate, up;
-    up.Set(kLast, own);
-    bool there;
-    do {
-      there = of_gate.template Receive<contract::kSegments>(gate);
-      there = of_up.template Receive<kLast>(up) && there;
-    } while (!__all_sync(0xffffffffu, there));
+    const auto receive = [&] {
+      const bool there = of_gate.template Receive<contract::kSegments>(gate);
+      return of_up.template Receive<kLast>(up) && there;
+    };
+    bool there = receive();  // on its way while the block's own segment is added up
+    up.Set(kLast, own.Row(row));
+    while (!__all_sync(0xffffffffu, there)) there = receive();
     of_gate.Clear();
     of_up.Clear();
     float v[2][4];
@@ -204,14 +206,15 @@ class OutputEnd {
   __device__ OutputEnd(const Exl3Call& call, const SmallPlace& place)
       : call_(call), place_(place), column_(place.column + 4 * static_cast<int>(threadIdx.x & 31)), terms_(place.job, column_) {}
 
-  __device__ void Run(int row, const SegmentSums& own) const {
+  template <class Sums>
+  __device__ void Run(int row, const Sums& own) const {
     constexpr bool kInteger = kForm != Exl3Form::kHalf;
     constexpr int kLast = contract::kSegments - 1;
     const SmallPartial<kInteger> partial(call_, place_, row);
     RowSums sums;
-    sums.Set(kLast, own);
-    while (!__all_sync(0xffffffffu, partial.template Receive<kLast>(sums))) {
-    }
+    bool there = partial.template Receive<kLast>(sums);  // on its way while the block's own segment is added up
+    sums.Set(kLast, own.Row(row));
+    while (!__all_sync(0xffffffffu, there)) there = partial.template Receive<kLast>(sums);
     partial.Clear();
     float v[1][4];
     sums.template Fold<kInteger>(v[0]);
@@ -233,17 +236,17 @@ template <class Sums, bool kExperts>
 __device__ __forceinline__ void FinishSmall(const Exl3Call& call, const SmallPlace& place, const SmallPair& pair, const Sums& sums) {
   constexpr Exl3Form kForm = Sums::kForm;
   const auto for_rows = [&](auto&& run) {
-    for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) run(row, sums.Row(row));
+    for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) run(row);
   };
   if (!Finishes<kExperts>(place)) {
-    for_rows([&](int row, const SegmentSums& own) { SmallPartial<kForm != Exl3Form::kHalf>(call, place, row).Send(place.segment, own); });
+    for_rows([&](int row) { SmallPartial<kForm != Exl3Form::kHalf>(call, place, row).Send(place.segment, sums.Row(row)); });
   } else if (kExperts && !place.down) {
     const PairEnd<kForm> end(call, place, pair);
-    for_rows([&](int row, const SegmentSums& own) { end.Run(row, own); });
+    for_rows([&](int row) { end.Run(row, sums); });
     end.Announce();
   } else {
     const OutputEnd<kForm> end(call, place);
-    for_rows([&](int row, const SegmentSums& own) { end.Run(row, own); });
+    for_rows([&](int row) { end.Run(row, sums); });
   }
   if (kExperts && place.down) CountWaiter(call, place);
 }
