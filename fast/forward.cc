@@ -502,13 +502,9 @@ void Forward::AddLinear(const DeviceLinear& linear, const std::uint16_t* x, std:
   if (row_count > 0) linear_set_.push_back(LinearArgsOf(linear, x, x_stride, row_count, y, y_stride, y_fp32));
 }
 
-void Forward::RunLinears() {
-  if (!linear_set_.empty()) kernels().linear_set(stream(), {linear_set_.data(), static_cast<int>(linear_set_.size())});
+void Forward::RunLinears(const kernels::RmsNormArgs& norm) {
+  if (!linear_set_.empty()) kernels().linear_set(stream(), {linear_set_.data(), static_cast<int>(linear_set_.size()), norm});
   linear_set_.clear();
-}
-
-void Forward::Norm(const std::uint16_t* x, std::int64_t row_count, std::int64_t n, const float* weight, std::uint16_t* y) {
-  if (row_count > 0) kernels().rms_norm(stream(), NormArgs(x, row_count, n, weight, y));
 }
 
 kernels::RmsNormArgs Forward::NormArgs(const std::uint16_t* x, std::int64_t row_count, std::int64_t n, const float* weight, std::uint16_t* y) const {

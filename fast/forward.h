@@ -138,10 +138,10 @@ class Forward {
   // Adds to the set that RunLinears runs.
   void AddLinear(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
                  std::int64_t y_stride, float* y_fp32 = nullptr);
-  void RunLinears();
+  // `norm`: of the rows that all of them read, first; nothing where it has no rows.
+  void RunLinears(const kernels::RmsNormArgs& norm = {});
   kernels::LinearArgs LinearArgsOf(const DeviceLinear& linear, const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, std::uint16_t* y,
                                    std::int64_t y_stride, float* y_fp32);
-  void Norm(const std::uint16_t* x, std::int64_t rows, std::int64_t n, const float* weight, std::uint16_t* y);
   kernels::RmsNormArgs NormArgs(const std::uint16_t* x, std::int64_t rows, std::int64_t n, const float* weight, std::uint16_t* y) const;
   kernels::RopeArgs TurnArgs(int layer, std::uint16_t* x, std::int64_t rows, int heads, int width, const std::int64_t* positions) const;
   const float* RopeTable(int layer) const;

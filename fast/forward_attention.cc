@@ -13,8 +13,7 @@ void Forward::ProjectInput(int layer, bool compress) {
   for (const RowRange& range : record_.layer(layer).kv_rows) {
     AddLinear(w.wkv, ws().x_TE.data() + range.begin * hidden, hidden, range.rows(), ws().kv_TD.data() + range.begin * config_.head_dim, config_.head_dim);
   }
-  const Ranges& out_rows = record_.layer(layer).out_rows;
-  for (const RowRange& range : out_rows) {
+  for (const RowRange& range : record_.layer(layer).out_rows) {
     const std::uint16_t* x = ws().x_TE.data() + range.begin * hidden;
     AddLinear(w.wq_a, x, hidden, range.rows(), ws().query_latent.data() + range.begin * rank, rank);
     if (!config_.IsIndexSource(layer)) continue;
@@ -22,10 +21,6 @@ void Forward::ProjectInput(int layer, bool compress) {
   }
   if (compress) AddCompressorLinears(layer);
   RunLinears();
-  for (const RowRange& range : out_rows) {
-    std::uint16_t* latent = ws().query_latent.data() + range.begin * rank;
-    Norm(latent, range.rows(), rank, w.q_norm.data(), latent);
-  }
 }
 
 void Forward::AddCompressorLinears(int layer) {
@@ -156,18 +151,20 @@ void Forward::RunInputs() {
   inputs_ = {};
 }
 
-// Queries, index queries among them, from query latents that are done, and whatever else of the inputs is left to make.
+// Queries, index queries among them, from query latents before their norm, and whatever else of the inputs is left to make.
 void Forward::MakeQueries(int layer, RowRange tile) {
   const DeviceLayer& w = weights(layer);
   const std::int64_t tile_rows = tile.rows(), rank = config_.q_lora_rank, head_width = std::int64_t{config_.num_heads} * config_.head_dim;
-  const std::uint16_t* latent = ws().query_latent.data() + tile.begin * rank;
+  std::uint16_t* latent = ws().query_latent.data() + tile.begin * rank;
+  kernels::RmsNormArgs norm = NormArgs(latent, tile_rows, rank, w.q_norm.data(), latent);
+  if (r_.options.trace) kernels().rms_norm(stream(), std::exchange(norm, {}));
   TraceRange(step::kQueryLatent, layer, latent, rank, tile);
   AddLinear(w.wq_b, latent, rank, tile_rows, ws().query.data(), head_width);
   if (config_.IsIndexSource(layer)) {
     const std::int64_t index_width = std::int64_t{config_.index_n_heads} * config_.index_head_dim;
     AddLinear(*w.index_wq_b, latent, rank, tile_rows, ws().index_query.data(), index_width);
   }
-  RunLinears();
+  RunLinears(norm);
   std::uint16_t* query = ws().query.data();
   const std::int64_t* positions = here().positions.device + tile.begin;
   if (!config_.is_v41()) inputs_.query.norm = NormArgs(query, tile_rows * config_.num_heads, config_.head_dim, nullptr, query);

@@ -51,6 +51,10 @@ void ComposeFromParts(KernelTable& table) {
     parts.hc_mix(stream, a.mix);
     parts.hc_collapse_norm(stream, a.collapse);
   };
+  table.linear_set.run = [](Stream& stream, const kernels::LinearSetArgs& set) {
+    if (set.norm.rows > 0) parts.rms_norm(stream, set.norm);
+    parts.linear_set(stream, {set.linears, set.count, {}});
+  };
   table.route.run = [](Stream& stream, const kernels::RouteArgs& a) {
     parts.router(stream, a.router);
     parts.pair_groups(stream, a.groups);

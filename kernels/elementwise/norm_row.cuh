@@ -16,9 +16,11 @@ struct NormRow {
   __device__ static int First() { return 4 * (threadIdx.x & 31); }  // of the thread's channels in a chunk
   __device__ bool Has(int chunk) const { return kLanesF * chunk + First() < n; }
 
-  __device__ NormRow(const std::uint16_t* x, int channels) : n(channels) {
+  __device__ NormRow(const std::uint16_t* x, int channels) : NormRow(reinterpret_cast<const uint2*>(x + First()), channels) {}
+  // From the thread's own channels of the first chunk on.
+  __device__ NormRow(const uint2* own, int channels) : n(channels) {
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) bits[c] = Has(c) ? *reinterpret_cast<const uint2*>(x + kLanesF * c + First()) : make_uint2(0u, 0u);
+    for (int c = 0; c < kChunks; ++c) bits[c] = Has(c) ? own[kLanesF / 4 * c] : make_uint2(0u, 0u);
   }
 
   __device__ float Scale(float eps) const {

@@ -49,7 +49,7 @@ Exl3Call CallOf(const GroupedLinear& g, int first, int count, const LaunchKey& k
     call.first_output[p + 1] = call.first_output[p] + jobs.max_out[first + p] / kExl3Columns;
     call.out = std::max(call.out, jobs.max_out[first + p]);
   }
-  call.input = {g.x_index, g.up, g.weight, g.limit};
+  call.input = {g.x_index, g.up, g.weight, g.limit, g.norm_weight, g.norm_eps};
   call.in = key.in;
   call.in_features = key.in_features;
   call.overflow = g.overflow;

@@ -165,6 +165,8 @@ struct Exl3Input {
   const std::uint16_t* up = nullptr;    // not null: x[r] = bf16([weight *] silu(min(gate, limit)) * clamp(up, -limit, limit)), one part
   const float* weight = nullptr;        // [rows] or null
   float limit = 0.0f;                   // 0: no clamp
+  const float* norm_weight = nullptr;   // not null: rms_norm of the rows first, which the product prepares itself
+  float norm_eps = 0.0f;
 };
 
 // Scale and code sum of a row's 128-block, family I.
@@ -247,6 +249,7 @@ struct Exl3Call {
 static_assert(sizeof(Exl3Call) <= 4096 - 64);  // a kernel's parameters
 
 inline constexpr int kExl3OwnRows = 2;      // rows that a product prepares itself: more, and one launch for all its blocks is cheaper
+inline constexpr int kExl3NormInputs = 1280;  // of a row that a product norms itself: no queries have more
 inline constexpr int kExl3Columns = 128;    // outputs of a block: one Hadamard block
 inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n of an m16n8 product
 

@@ -110,18 +110,19 @@ __device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const S
 }
 
 // The same from the rows themselves.
-template <Exl3Form kForm>
+template <Exl3Form kForm, bool kNorm>
 __device__ __forceinline__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
   auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
-  const bool overflow = PrepareSegment<kForm>(call, place.job, place.part, place.tile, place.first_block, place.blocks, shared, layout.code_row, scale_sums);
+  const bool overflow = PrepareSegment<kForm, kNorm>(call, place.job, place.part, place.tile, place.first_block, place.blocks, shared, layout.code_row, scale_sums);
   if (overflow && call.overflow) *call.overflow = 1;
 }
 
-// Scales that the block will need: of its inputs, if it prepares them, and of its outputs.
+// Scales that the block will need: of its inputs, if it prepares them, with the norm's weights, and of its outputs.
 __device__ inline void PrefetchScales(const Exl3Call& call, const SmallPlace& place) {
-  const int lines = (call.prepared || place.down ? 0 : place.blocks * 4) + 4, i = static_cast<int>(threadIdx.x);
+  const int lines = (call.prepared || place.down ? 0 : place.blocks * 4) + 4, i = static_cast<int>(threadIdx.x), at = place.first_block * 128 + 32 * (i - 4);
   if (i < 4) PrefetchLine(place.job.output_scale + place.column + 32 * i);
-  else if (i < lines) PrefetchLine(place.job.input_scale + place.first_block * 128 + 32 * (i - 4));
+  else if (i < lines) PrefetchLine(place.job.input_scale + at);
+  if (call.input.norm_weight && i >= 4 && i < lines && at < call.in_features) PrefetchLine(call.input.norm_weight + at);
 }
 
 // A warp's share, whose first stages are on their way. `codes`: its first row codes, a lane's own. Inlined like what calls it: a call would move sums to memory.
@@ -201,7 +202,7 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   if (!place.early) WaitForKernelsBefore();
   if (down) WaitForInputs(call, place);
   if (call.prepared || down) CopyCodes<Sums::kForm>(call, place, layout, shared);
-  else PrepareCodes<Sums::kForm>(call, place, layout, shared);
+  else PrepareCodes<Sums::kForm, !kExperts>(call, place, layout, shared);
   __syncthreads();
 
   SmallShare share(place, groups, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared

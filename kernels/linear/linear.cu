@@ -7,6 +7,7 @@
 
 #include "kernels/contract/segments.h"
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/kv_rows/kv_codec.cuh"
 #include "kernels/linear/dense_bf16.h"
 #include "kernels/linear/exl3_cuda.h"
@@ -285,9 +286,10 @@ void RunDensePart(CudaStream& stream, const GroupedLinear& g, int part) {
   }
 }
 
-// The rows of some linears, all the same number, a part each: launches for all of them, which take `beside` along.
-void RunSideBySide(CudaStream& stream, const LinearArgs* const* linears, int count, std::vector<DenseLinear> beside = {}) {
+// The rows of some linears, all the same number, a part each: launches for all of them, which take `beside` along. `norm` as in LinearSetArgs.
+void RunSideBySide(CudaStream& stream, const LinearArgs* const* linears, int count, const RmsNormArgs& norm = {}, std::vector<DenseLinear> beside = {}) {
   GroupedLinear g;
+  if (norm.rows > 0) g.norm_weight = norm.weight, g.norm_eps = norm.eps;
   g.beside = std::move(beside);
   for (int i = 0; i < count; ++i) {
     const LinearArgs& a = *linears[i];
@@ -324,7 +326,8 @@ class BesideExl3 {
   std::vector<DenseLinear> dense_;
 };
 
-void RunLinears(CudaStream& stream, const std::vector<LinearArgs>& linears) {
+// `norm`: that no linear runs without (TakesNorm).
+void RunLinears(CudaStream& stream, const std::vector<LinearArgs>& linears, const RmsNormArgs& norm = {}) {
   std::map<decltype(LaunchOf(LinearArgs())), std::vector<const LinearArgs*>> launches;
   DenseBf16Set dense;
   BesideExl3 beside;
@@ -340,7 +343,7 @@ void RunLinears(CudaStream& stream, const std::vector<LinearArgs>& linears) {
   for (const auto& [launch, members] : launches) {
     for (std::size_t i = 0; i < members.size(); i += kMaxLinearParts) {
       const int count = static_cast<int>(std::min<std::size_t>(kMaxLinearParts, members.size() - i));
-      RunSideBySide(stream, &members[i], count, beside.Take(members[i]->rows));
+      RunSideBySide(stream, &members[i], count, norm, beside.Take(members[i]->rows));
     }
   }
   beside.RunTheRest(stream);
@@ -356,9 +359,17 @@ void RunLinear(Stream& stream, const LinearArgs& a) {
   RunLinears(AsCuda(stream), linears);
 }
 
+// Whether all linears of a set norm their rows while they prepare them.
+bool TakesNorm(const std::vector<LinearArgs>& linears, const RmsNormArgs& norm) {
+  const bool fits = norm.rows > 0 && norm.rows <= kExl3OwnRows && norm.n <= kExl3NormInputs && norm.n % 4 == 0 && norm.x_stride % 4 == 0 && norm.weight;
+  return fits && std::ranges::all_of(linears, [&](const LinearArgs& a) { return a.spec->kind == Kind::kExl3 && a.spec->in_features == norm.n; });
+}
+
 void RunLinearSet(Stream& stream, const LinearSetArgs& set) {
   std::vector<LinearArgs> linears;
   for (int i = 0; i < set.count; ++i) AddGroups(set.linears[i], &linears);
+  if (TakesNorm(linears, set.norm)) return RunLinears(AsCuda(stream), linears, set.norm);
+  if (set.norm.rows > 0) CudaRmsNorm()(stream, set.norm);
   RunLinears(AsCuda(stream), linears);
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/contract/cpu_isa.h"
 #include "kernels/device/stream.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear_layout.h"
 #include "model/numerics_options.h"
 
@@ -42,18 +43,21 @@ inline LinearArgs GroupOf(const LinearArgs& args, int g) {
   return one;
 }
 
-// Linears that may share their work: the results are as if each ran alone, in any order, so none reads what another writes.
+// Linears that may share their work: the results are as if each ran alone, in any order, so none reads what another writes. With `norm`, which is in
+// place and whose rows are the x of every linear, rms_norm comes first; what these rows hold after the call is then not said.
 struct LinearSetArgs {
   const LinearArgs* linears = nullptr;  // host
   int count = 0;
+  RmsNormArgs norm;  // without rows: none
 };
 
 // A set's list is the caller's again after the call; the specs and blobs that it names stay where they are.
 template <>
 struct KeptArgs<LinearSetArgs> {
-  explicit KeptArgs(const LinearSetArgs& set) : linears(set.linears, set.linears + set.count) {}
-  LinearSetArgs Get() const { return {linears.data(), static_cast<int>(linears.size())}; }
+  explicit KeptArgs(const LinearSetArgs& set) : linears(set.linears, set.linears + set.count), norm(set.norm) {}
+  LinearSetArgs Get() const { return {linears.data(), static_cast<int>(linears.size()), norm}; }
   std::vector<LinearArgs> linears;
+  RmsNormArgs norm;
 };
 
 // The CPU implementation. Its contract id is "linear/H(<profile>)+I+F", the same for every `isa`.

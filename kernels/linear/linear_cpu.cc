@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/device/profile_kernel.h"
+#include "kernels/elementwise/elementwise_cpu.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_steps.h"
 
@@ -76,6 +77,7 @@ struct For {
   template <Profile profile>
   struct RunSet {
     static void Call(Stream& stream, const LinearSetArgs& set) {
+      if (set.norm.rows > 0) CpuRmsNorm(isa)(stream, set.norm);
       for (int i = 0; i < set.count; ++i) Run<profile>::Call(stream, set.linears[i]);
     }
   };

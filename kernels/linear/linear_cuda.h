@@ -53,6 +53,8 @@ struct GroupedLinear {
   const std::uint16_t* up = nullptr;
   const float* weight = nullptr;
   float limit = 0.0f;
+  const float* norm_weight = nullptr;  // not null: rms_norm of every row first. EXL3 jobs whose products prepare them
+  float norm_eps = 0.0f;
   std::int32_t* overflow = nullptr;
 
   int parts() const { return static_cast<int>(part.size()); }

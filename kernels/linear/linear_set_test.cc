@@ -32,10 +32,12 @@ struct Outputs {
 
 // Matrices and input of a set, the same for all implementations.
 struct LinearSet {
+  std::int64_t rows = 0, in = 0;
   std::vector<Member> members;
   std::vector<LinearSpec> specs;
   std::vector<std::vector<std::byte>> blobs;
   std::vector<std::uint16_t> x_TK;
+  std::vector<float> norm_weight;  // empty: no norm
 };
 
 LinearSet MakeSet(const std::vector<Member>& members, std::int64_t rows) {
@@ -47,11 +49,14 @@ LinearSet MakeSet(const std::vector<Member>& members, std::int64_t rows) {
     set.blobs.emplace_back(static_cast<std::size_t>(set.specs.back().bytes));
     PackLinear(linear.weight, set.specs.back(), set.blobs.back().data());
   }
-  set.x_TK = maker.InputRows(rows, kIn, Recipe::kNormal);
+  set.rows = rows;
+  set.in = members.empty() ? kIn : members.front().form.in;
+  set.x_TK = maker.InputRows(rows, set.in, Recipe::kNormal);
   return set;
 }
 
-Outputs Run(const Implementation& implementation, const LinearSet& set, bool together) {
+// In one call, or one after the other, the norm first.
+Outputs RunSet(const Implementation& implementation, const LinearSet& set, bool together) {
   Outputs y;
   for (const Member& member : set.members) {
     const auto count = static_cast<std::size_t>((member.rows + 1) * (member.form.out + 1));
@@ -60,7 +65,7 @@ Outputs Run(const Implementation& implementation, const LinearSet& set, bool tog
   }
   std::vector<std::int32_t> overflow = {0};
   CallMemory memory(implementation);
-  const std::uint16_t* x = memory.In(set.x_TK);
+  std::uint16_t* x = memory.Scratch(set.x_TK);
   std::int32_t* flag = memory.InOut(overflow);
   std::vector<LinearArgs> linears;
   for (std::size_t i = 0; i < set.members.size(); ++i) {
@@ -68,8 +73,8 @@ Outputs Run(const Implementation& implementation, const LinearSet& set, bool tog
     LinearArgs args;
     args.spec = &set.specs[i];
     args.blob = memory.In(set.blobs[i]);
-    args.x = x + member.first * kIn;
-    args.x_stride = kIn;
+    args.x = x + member.first * set.in;
+    args.x_stride = set.in;
     args.rows = member.rows;
     args.y_bf16 = member.fp32 ? nullptr : memory.InOut(y.bf16[i]);
     args.y_fp32 = member.fp32 ? memory.InOut(y.fp32[i]) : nullptr;
@@ -77,9 +82,11 @@ Outputs Run(const Implementation& implementation, const LinearSet& set, bool tog
     args.overflow = flag;
     linears.push_back(args);
   }
+  const RmsNormArgs norm = {x, set.in, set.norm_weight.empty() ? 0 : set.rows, set.in, memory.In(set.norm_weight), 1e-6f, x, set.in};
   if (together) {
-    implementation.kernels().linear_set(implementation.stream(), {linears.data(), static_cast<int>(linears.size())});
+    implementation.kernels().linear_set(implementation.stream(), {linears.data(), static_cast<int>(linears.size()), norm});
   } else {
+    if (norm.rows > 0) implementation.kernels().rms_norm(implementation.stream(), norm);
     for (const LinearArgs& args : linears) implementation.kernels().linear(implementation.stream(), args);
   }
   memory.Finish();
@@ -90,12 +97,12 @@ Outputs Run(const Implementation& implementation, const LinearSet& set, bool tog
 void CheckSameBits(const std::vector<Member>& members, std::int64_t rows) {
   const LinearSet set = MakeSet(members, rows);
   for (const Implementation& implementation : Implementations(Profile::kSm90, 2)) {
-    EXPECT_TRUE(Run(implementation, set, true) == Run(implementation, set, false)) << implementation.name() << ", rows " << rows;
+    EXPECT_TRUE(RunSet(implementation, set, true) == RunSet(implementation, set, false)) << implementation.name() << ", rows " << rows;
   }
 }
 
-LinearCase Exl3(std::int64_t out, int bits_x2, Codebook codebook = Codebook::kMul1) {
-  return {.kind = Kind::kExl3, .out = out, .in = kIn, .bits_x2 = bits_x2, .codebook = codebook};
+LinearCase Exl3(std::int64_t out, int bits_x2, Codebook codebook = Codebook::kMul1, std::int64_t in = kIn) {
+  return {.kind = Kind::kExl3, .out = out, .in = in, .bits_x2 = bits_x2, .codebook = codebook};
 }
 
 // What a layer projects from its input: several widths, rates, codebooks and forms, bf16 and fp32 outputs.
@@ -131,6 +138,25 @@ TEST(LinearSet, TakesRowsOfItsOwnForEach) {
   members[2].rows = 0;
   members[4].first = 5, members[4].rows = 1;
   CheckSameBits(members, 6);
+}
+
+// Queries and index queries of latents: EXL3 of all forms, sets with another kind of matrix, row lengths that fill their blocks or do not; and a row's norm is
+// its own.
+TEST(LinearSet, NormsItsRowsFirst) {
+  for (const std::int64_t in : {64, 128, 1024, 1100, 1280, 1408}) {
+    for (const std::int64_t rows : {1, 2, 3, 9, 40}) {
+      std::vector<Member> members = {{Exl3(384, 6, Codebook::kMul1, in), 0, rows}, {Exl3(128, 10, Codebook::kMul1, in), 0, rows, true}};
+      if (in != 1100) members.push_back({Exl3(128, 5, Codebook::kMcg, in), 0, rows});
+      if (in == 128) members.push_back({{.kind = Kind::kBF16, .out = 64, .in = in}, 0, rows});
+      LinearSet set = MakeSet(members, rows);
+      for (std::int64_t k = 0; k < in; ++k) set.norm_weight.push_back(0.5f + static_cast<float>(k % 37) / 29.0f);
+      for (std::int64_t k = 0; rows > 1 && k < in; ++k) set.x_TK[static_cast<std::size_t>(in + k)] = FloatToBF16(BF16ToFloat(set.x_TK[static_cast<std::size_t>(in + k)]) * 9.0f);
+      const Outputs expected = RunSet(Implementation(Isa::kGeneric, Profile::kSm90, 1), set, false);
+      for (const Implementation& implementation : Implementations(Profile::kSm90, 2)) {
+        EXPECT_TRUE(RunSet(implementation, set, true) == expected) << implementation.name() << ", rows " << rows << " of " << in;
+      }
+    }
+  }
 }
 
 TEST(LinearSet, MayBeOneLinearOrNone) {
