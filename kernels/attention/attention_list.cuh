@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/attention.h"
+#include "kernels/contract/exp_below_zero.h"
 #include "kernels/device/ldmatrix.cuh"
 #include "kernels/elementwise/norm_row.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
@@ -94,6 +95,7 @@ struct SlotShare {
 
   // Empty slots score -infinity.
   __device__ void Mask(FilledSlots filled) {
+    if (filled.begin == 0 && filled.end == kAttentionSlots) return;
 #pragma unroll
     for (int i = 0; i < 4 * kRuns; ++i) {
       if (!filled.Has(kRun * (i / 4) + 4 * Part() + i % 4)) x[i / 4][i % 4] = -__int_as_float(0x7f800000);
@@ -112,7 +114,7 @@ struct SlotShare {
   // Scores to weights; empty slots become +0.
   __device__ void Weigh(float top) {
 #pragma unroll
-    for (int i = 0; i < 4 * kRuns; ++i) x[i / 4][i % 4] = contract::Exp(contract::Sub(x[i / 4][i % 4], top));
+    for (int i = 0; i < 4 * kRuns; ++i) x[i / 4][i % 4] = contract::ExpBelowZero(contract::Sub(x[i / 4][i % 4], top));
   }
 
   // fold of the head's 64 values: runs, then threads, then the four of a thread lie 32, 16, .. apart.
@@ -159,6 +161,6 @@ __device__ inline std::uint32_t TurnBack(const AttentionArgs& a, std::int64_t po
 __device__ inline float NoScore() { return -__int_as_float(0x7f800000); }
 
 // What a block with maximum `top` does to what was summed under the maximum before it.
-__device__ inline float Rescale(float before, float top) { return before == NoScore() ? 0.0f : contract::Exp(contract::Sub(before, top)); }
+__device__ inline float Rescale(float before, float top) { return before == NoScore() ? 0.0f : contract::ExpBelowZero(contract::Sub(before, top)); }
 
 }  // namespace lockstep::kernels

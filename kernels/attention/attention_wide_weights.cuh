@@ -99,7 +99,7 @@ class WideWeights : WideLayout {
     const float factor = Rescale(max, top);
     max = top;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) s[at(i)] = contract::Exp(contract::Sub(s[at(i)], top));
+    for (int i = 0; i < 16; ++i) s[at(i)] = contract::ExpBelowZero(contract::Sub(s[at(i)], top));
     float sum[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // fold: slots 32, 16 and 8 apart are the thread's

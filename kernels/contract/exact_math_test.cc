@@ -14,6 +14,7 @@
 
 #include "kernels/contract/exact_math_digest.h"
 #include "kernels/contract/exact_math_survey.h"
+#include "kernels/contract/exp_below_zero.h"
 
 namespace lockstep {
 namespace {
@@ -30,6 +31,21 @@ nlohmann::json RecordedDigests() {
   std::ifstream file(path);
   EXPECT_TRUE(file.is_open()) << path;
   return nlohmann::json::parse(file);
+}
+
+// The exhaustive comparison takes a minute; here every 257th input, and all where results become subnormal and zero.
+TEST(ExpBelowZero, HasTheBitsOfExp) {
+  const auto expect_same = [](std::uint32_t bits) {
+    const float x = std::bit_cast<float>(bits);
+    return BitsOf(contract::ExpBelowZero(x)) == BitsOf(contract::Exp(x));
+  };
+  std::uint64_t different = 0;
+  for (std::uint64_t bits = 0x80000000u; bits <= BitsOf(-kInf); bits += 257) different += expect_same(static_cast<std::uint32_t>(bits)) ? 0 : 1;
+  for (std::uint32_t bits = BitsOf(-87.0f); bits <= BitsOf(-111.0f); ++bits) different += expect_same(bits) ? 0 : 1;
+  EXPECT_EQ(different, 0u);
+  EXPECT_EQ(contract::ExpBelowZero(0.0f), 1.0f);
+  EXPECT_EQ(contract::ExpBelowZero(-kInf), 0.0f);
+  EXPECT_TRUE(std::isnan(contract::ExpBelowZero(std::numeric_limits<float>::quiet_NaN())));
 }
 
 class ExactMathTest : public testing::TestWithParam<Isa> {};
