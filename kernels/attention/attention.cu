@@ -2,7 +2,8 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/attention_split.cuh"
+#include "kernels/attention/attention_split_scores.cuh"
+#include "kernels/attention/attention_split_values.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/attention_wide.cuh"
 #include "kernels/device/launch.cuh"
@@ -51,6 +52,8 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
   split.slots = blocks * kAttentionSlots;
   split.padded = (a.head_dim + AttentionSplit::kChannels - 1) / AttentionSplit::kChannels * AttentionSplit::kChannels;
   split.raw_stride = static_cast<int>((std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()) + 15) / 16 * 16);
+  const bool one_chunk = blocks <= AttentionSplit::kBlocks;
+  split.rehearse = a.rows == 1 && one_chunk;
   split.compressed_blocks = static_cast<int>(blocks) - MaxWindowBlocks(a.window);
   split.score = reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.heads * split.slots) * sizeof(float)));
   split.key = reinterpret_cast<std::uint16_t*>(stream.Scratch(kKeySlot, static_cast<std::size_t>(a.rows * split.slots * split.padded) * 2));
@@ -59,10 +62,10 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
   AllowShared(AttentionScoreKernel, stream.device());
   Launch(AttentionScoreKernel, score_grid, AttentionSplit::kScoreThreads, split.score_bytes(), stream, a, split, scale);
   CheckLaunch("attention scores");
-  constexpr int kBytes = sizeof(AttentionValues::Shared);
+  const std::size_t bytes = sizeof(AttentionValues::Shared) - (one_chunk ? sizeof(AttentionValues::Chunk) : 0);
   AllowShared(AttentionValueKernel, stream.device());
   const dim3 value_grid(Blocks(a.head_dim, AttentionSplit::kChannels), Blocks(a.heads, AttentionSplit::kValueHeads), rows);
-  Launch(AttentionValueKernel, value_grid, AttentionSplit::kValueThreads, kBytes, stream, a, split);
+  Launch(AttentionValueKernel, value_grid, AttentionSplit::kValueThreads, bytes, stream, a, split);
   CheckLaunch("attention values");
 }
 
