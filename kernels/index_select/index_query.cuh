@@ -11,7 +11,8 @@ namespace lockstep::kernels {
 
 inline constexpr int kIndexQuantizerBlock = 32;
 
-// A prepared query: A fragments of its E2M1 values as bf16, scales [heads][blocks], weights [heads]; heads in tiles of 16.
+// A prepared query: A fragments of its E2M1 values as bf16, scales [heads][blocks], weights [heads]; heads in tiles of 16. Channels of a block, whose sum is
+// exact in any order, lie so that a thread has eight neighbouring ones of a head: a key's are then a word of its packed row.
 template <int kBlocks, int kHeadTiles>
 struct IndexQuery {
   static constexpr int kSteps = 2 * kBlocks, kPaddedHeads = 16 * kHeadTiles;
@@ -24,8 +25,8 @@ struct IndexQuery {
 
   // The word of channels d and d + 1 of a head, d even.
   __device__ unsigned& Word(int head, int d) {
-    const int row = head % 16, k = d % 16, lane = row % 8 * 4 + k % 8 / 2, element = (row < 8 ? 0 : 1) + (k < 8 ? 0 : 2);
-    return reinterpret_cast<unsigned*>(&fragment[head / 16][d / 16][lane])[element];
+    const int row = head % 16, lane = row % 8 * 4 + d % 32 / 8, pair = d % 8 / 2, element = (row < 8 ? 0 : 1) + pair % 2 * 2;
+    return reinterpret_cast<unsigned*>(&fragment[head / 16][d / 32 * 2 + pair / 2][lane])[element];
   }
   __device__ void SetWeight(const IndexSelectArgs& a, std::int64_t t, int head, float weight_scale) {
     weight[head] = head < a.heads ? contract::Mul(BF16Value(a.weight_TH[t * a.heads + head]), weight_scale) : 0.0f;
@@ -82,9 +83,13 @@ __device__ inline void HadamardWarp(float (&x)[4], float scale) {
 struct HeadCodes {
   unsigned codes = 0, exponent;
 
-  __device__ HeadCodes(const IndexSelectArgs& a, std::int64_t t, int head, float hadamard_scale) {
-    const int lane = threadIdx.x & 31;
-    const float4 wide = WidenFour(head < a.heads ? *reinterpret_cast<const uint2*>(a.q_THI + (t * a.heads + head) * a.dim + 4 * lane) : make_uint2(0u, 0u));
+  // This lane's channels of a head; zero past the last head.
+  __device__ static uint2 Read(const IndexSelectArgs& a, std::int64_t t, int head) {
+    return head < a.heads ? *reinterpret_cast<const uint2*>(a.q_THI + (t * a.heads + head) * a.dim + 4 * (threadIdx.x & 31)) : make_uint2(0u, 0u);
+  }
+  __device__ HeadCodes(const IndexSelectArgs& a, std::int64_t t, int head, float hadamard_scale) : HeadCodes(a, Read(a, t, head), hadamard_scale) {}
+  __device__ HeadCodes(const IndexSelectArgs& a, uint2 bits, float hadamard_scale) {
+    const float4 wide = WidenFour(bits);
     float x[4] = {wide.x, wide.y, wide.z, wide.w};
     if (a.key_format.kind == RowFormat::Kind::kHadamardFp4) HadamardWarp(x, hadamard_scale);
     float top = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
@@ -96,20 +101,29 @@ struct HeadCodes {
   }
 };
 
-// The same as PrepareIndexQueryKernel for heads of 128 channels: block (head, row) of a warp.
+// The same as PrepareIndexQueryKernel for heads of 128 channels: block (head, row) of a warp. It runs once on zeros while it waits, so that its instructions
+// are there.
 template <int kHeadTiles>
 __global__ void __launch_bounds__(32) PrepareWholeHeadKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale, IndexQuery<4, kHeadTiles>* queries) {
-  WaitForKernelsBefore();
-  StartNextKernel();  // which may read all that is not made here
   const int h = blockIdx.x, lane = threadIdx.x;
   const std::int64_t t = blockIdx.y;
   IndexQuery<4, kHeadTiles>& query = queries[t];
-  const HeadCodes head(a, t, h, hadamard_scale);
-  const uint2 values = Fp4Values(head.codes);
-  query.Word(h, 4 * lane) = values.x;
-  query.Word(h, 4 * lane + 2) = values.y;
-  if (lane % 8 == 0) query.scale[h].of[lane / 8] = PowerOfExponent(head.exponent);
-  if (lane == 0) query.SetWeight(a, t, h, weight_scale);
+  uint2 bits = make_uint2(0u, 0u);
+#pragma unroll 1
+  for (int real = 0; real < 2; ++real) {
+    if (real) {
+      WaitForKernelsBefore();
+      StartNextKernel();  // which may read all that is not made here
+      bits = HeadCodes::Read(a, t, h);
+      if (lane == 0) query.SetWeight(a, t, h, weight_scale);
+    }
+    const HeadCodes head(a, bits, hadamard_scale);
+    const uint2 values = Fp4Values(head.codes);
+    if (!real) continue;
+    query.Word(h, 4 * lane) = values.x;
+    query.Word(h, 4 * lane + 2) = values.y;
+    if (lane % 8 == 0) query.scale[h].of[lane / 8] = PowerOfExponent(head.exponent);
+  }
 }
 
 }  // namespace lockstep::kernels

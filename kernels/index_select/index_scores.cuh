@@ -1,5 +1,5 @@
 // Index scores. FP4 keys: the products of a 32-channel block are exact in the tensor cores (multiples of 1/4 below 1152), whatever their order; a warp
-// keeps a query's heads in registers and streams keys past them. Contract: docs/numerics.md section 6, Index score.
+// keeps a query's heads in registers and streams keys past them, from packed rows to the tensor cores. Contract: docs/numerics.md section 6, Index score.
 #pragma once
 
 #include "kernels/device/launch.cuh"
@@ -36,30 +36,22 @@ struct IndexEntries {
 // relu(dot) * weight of a head.
 __device__ inline float HeadPart(float dot, float weight) { return contract::Mul(dot > 0.0f ? dot : 0.0f, weight); }
 
-// Scores of a stretch of keys for one row by all warps.
+// Scores of one row's keys by a warp, eight at a time: lane 4 g + q has, of key g, the eight channels 8 q and following of every block.
 template <int kBlocks, int kHeadTiles>
-struct IndexScoreTile {
-  static constexpr int kThreads = 256, kWarps = kThreads / 32;
-  static constexpr int kKeys = 128;  // in shared memory together
-  static constexpr int kDim = kBlocks * kIndexQuantizerBlock, kStride = kDim + 8;
-  static constexpr int kWords = kDim / 16;  // of the codes that a thread unpacks: half a key
+struct IndexScoreWarp {
+  static constexpr int kKeys = 8;
   using Query = IndexQuery<kBlocks, kHeadTiles>;
-
-  struct Shared {
-    std::uint16_t key[2][kKeys * kStride];
-    float scale[2][kKeys][kBlocks];
+  struct Keys {
+    unsigned word[kBlocks];
+    unsigned scales;
   };
 
   const IndexSelectArgs& a;
-  Shared& s;
-  const int warp, lane;
+  const int lane;
   FragmentA fragment[kHeadTiles][2 * kBlocks];
   float query_scale[kHeadTiles][2][kBlocks], weight[kHeadTiles][2];
-  // This thread's half key of the next tile.
-  unsigned words[kWords];
-  unsigned scale_bytes;
 
-  __device__ IndexScoreTile(const IndexSelectArgs& args, Shared& shared) : a(args), s(shared), warp(threadIdx.x / 32), lane(threadIdx.x & 31) {}
+  __device__ explicit IndexScoreWarp(const IndexSelectArgs& args) : a(args), lane(threadIdx.x & 31) {}
 
   __device__ void LoadQuery(const Query& query) {
     const int g = lane / 4;
@@ -78,59 +70,52 @@ struct IndexScoreTile {
     }
   }
 
-  // Loads the packed half key that this thread will unpack; keys from `end` on are zero.
-  __device__ void Fetch(const IndexEntries& entries, std::int64_t first, std::int64_t end) {
-    const std::int64_t i = first + threadIdx.x / 2;
-    const int half = threadIdx.x % 2;
-    const auto* row = i < end ? reinterpret_cast<const std::uint8_t*>(entries.Key(i)) : nullptr;
-    scale_bytes = 0;
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      const int d = (half * kWords + w) * 8;
-      words[w] = row && d < a.dim ? reinterpret_cast<const unsigned*>(row)[d / 8] : 0u;
-      if (a.dim - d < 8 && d < a.dim) words[w] &= (1u << 4 * (a.dim - d)) - 1u;  // what follows the codes are scales
-    }
-    if (!row || half != 0) return;
+  // The row of this lane's key of the eight from `first` on; past the end the last one.
+  __device__ const std::byte* Row(const IndexEntries& entries, std::int64_t first) const { return entries.Key(min(first + lane / 4, entries.count - 1)); }
+
+  // What follows the channels does not matter: a query is zero there.
+  __device__ Keys Read(const std::byte* row) const {
+    Keys keys{};
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      if (b * kIndexQuantizerBlock < a.dim) scale_bytes |= static_cast<unsigned>(row[(a.dim + 1) / 2 + b]) << (8 * b);
+      const int d = b * kIndexQuantizerBlock + 8 * (lane & 3);
+      if (d < a.dim) keys.word[b] = *reinterpret_cast<const unsigned*>(row + d / 2);
     }
+    const auto* scales = reinterpret_cast<const std::uint8_t*>(row) + (a.dim + 1) / 2;
+    if (kBlocks == 4 && a.dim == 128) {
+      keys.scales = *reinterpret_cast<const unsigned*>(scales);
+    } else {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        if (b * kIndexQuantizerBlock < a.dim) keys.scales |= static_cast<unsigned>(scales[b]) << (8 * b);
+      }
+    }
+    return keys;
   }
 
-  __device__ void Unpack(int buffer) {
-    const int key = threadIdx.x / 2, half = threadIdx.x % 2;
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      const uint2 low = Fp4Values(words[w] & 0xffffu), high = Fp4Values(words[w] >> 16);
-      *reinterpret_cast<uint4*>(s.key[buffer] + key * kStride + (half * kWords + w) * 8) = make_uint4(low.x, low.y, high.x, high.y);
-    }
-    if (half != 0) return;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) s.scale[buffer][key][b] = PowerOfExponent((scale_bytes >> (8 * b)) & 0xffu);
-  }
-
-  // Scores of eight keys; every lane of a column's group has them: keys 2q and 2q+1 of the tile.
-  __device__ float2 ScoreEight(int buffer, int key0) const {
-    const int q = lane & 3;
+  // Every lane of a column's group has the scores of keys 2q and 2q + 1.
+  __device__ float2 Score(const Keys& keys) const {
     float key_scale[2][kBlocks];
-    std::uint32_t b[kBlocks][4];
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      LoadMatrices(b[i], s.key[buffer] + (key0 + (lane & 7)) * kStride + i * kIndexQuantizerBlock + (lane >> 3) * 8);
-      key_scale[0][i] = s.scale[buffer][key0 + 2 * q][i];
-      key_scale[1][i] = s.scale[buffer][key0 + 2 * q + 1][i];
+    for (int odd = 0; odd < 2; ++odd) {
+      const unsigned scales = __shfl_sync(0xffffffffu, keys.scales, 4 * (2 * (lane & 3) + odd));
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) key_scale[odd][b] = PowerOfExponent((scales >> (8 * b)) & 0xffu);
     }
+    uint2 values[2 * kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) values[2 * b] = Fp4Values(keys.word[b] & 0xffffu), values[2 * b + 1] = Fp4Values(keys.word[b] >> 16);
     float part[kHeadTiles][4];
 #pragma unroll
     for (int m = 0; m < kHeadTiles; ++m) {
       float dot[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-      for (int i = 0; i < kBlocks; ++i) {
+      for (int b = 0; b < kBlocks; ++b) {
         float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        MmaBF16(sum, fragment[m][2 * i], b[i][0], b[i][1]);
-        MmaBF16(sum, fragment[m][2 * i + 1], b[i][2], b[i][3]);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) dot[c] = contract::Fma(sum[c], contract::Mul(query_scale[m][c / 2][i], key_scale[c % 2][i]), dot[c]);
+        for (int k = 2 * b; k < 2 * b + 2; ++k) MmaBF16(sum, fragment[m][k], values[k].x, values[k].y);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) dot[c] = contract::Fma(sum[c], contract::Mul(query_scale[m][c / 2][b], key_scale[c % 2][b]), dot[c]);
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c) part[m][c] = HeadPart(dot[c], weight[m][c / 2]);
@@ -167,40 +152,33 @@ struct IndexScoreTile {
     if (i < count) scores[i] = score.x;
     if (i + 1 < count) scores[i + 1] = score.y;
   }
-
-  // Of keys [begin, end) of `entries`, those that do not need the query yet.
-  __device__ void Begin(const IndexEntries& entries, std::int64_t begin, std::int64_t end) {
-    Fetch(entries, begin, end);
-    Unpack(0);
-  }
-  // Those keys, which have begun: a warp every eighth group of eight.
-  __device__ void Stream(const IndexEntries& entries, std::int64_t begin, std::int64_t end, float* scores) {
-    int buffer = 0;
-    for (std::int64_t tile = begin; tile < end; tile += kKeys, buffer ^= 1) {
-      if (tile > begin) Unpack(buffer);
-      __syncthreads();
-      if (tile + kKeys < end) Fetch(entries, tile + kKeys, end);
-      for (int group = warp; group < kKeys / 8 && tile + 8 * group < end; group += kWarps) Store(ScoreEight(buffer, 8 * group), tile + 8 * group, end, scores);
-    }
-  }
 };
 
-// Block: `keys` keys (x) of one row (y). The kernel before prepares the query and has waited for all others: keys may be read before it ends.
+// Warps of all blocks (x) take eight keys of a row (y) in turn. The kernel before prepares the query and has waited for all others: keys may be read before it
+// ends. The next eight are on their way meanwhile, and the address of those behind them.
 template <int kBlocks, int kHeadTiles>
-__global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, std::int64_t keys,
-                                                         float* scores, std::int64_t stride) {
+__global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, float* scores, std::int64_t stride) {
   StartNextKernel();
-  using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
-  extern __shared__ __align__(16) std::byte memory[];
-  const std::int64_t t = blockIdx.y, begin = blockIdx.x * keys;
+  using Warp = IndexScoreWarp<kBlocks, kHeadTiles>;
+  const std::int64_t t = blockIdx.y;
+  const std::int64_t warps = blockDim.x / 32 * gridDim.x, step = warps * Warp::kKeys;
+  std::int64_t first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * Warp::kKeys;
   const IndexEntries entries(a, t);
-  const std::int64_t end = min(begin + keys, entries.count);
-  Tile tile(a, *reinterpret_cast<typename Tile::Shared*>(memory));
-  if (begin < end) tile.Begin(entries, begin, end);
+  Warp warp(a);
+  if (first >= entries.count) return WaitForKernelsBefore();
+  typename Warp::Keys keys = warp.Read(warp.Row(entries, first)), next = warp.Read(warp.Row(entries, first + step));
+  const std::byte* row = warp.Row(entries, first + 2 * step);
   WaitForKernelsBefore();
-  if (begin >= end) return;
-  tile.LoadQuery(queries[t]);
-  tile.Stream(entries, begin, end, scores + t * stride);
+  warp.LoadQuery(queries[t]);
+#pragma unroll 1
+  while (true) {
+    warp.Store(warp.Score(keys), first, entries.count, scores + t * stride);
+    first += step;
+    if (first >= entries.count) return;
+    keys = next;
+    next = warp.Read(row);
+    row = warp.Row(entries, first + 2 * step);
+  }
 }
 
 // Unquantized keys: a warp 8 keys, 16 heads at a time through the tensor cores.

@@ -17,7 +17,7 @@ enum Slot { kQuerySlot = 1, kScoreSlot, kRoundSlot, kOtherRoundSlot };
 
 constexpr std::int64_t kScoreBytes = std::int64_t{64} << 20;  // scores that exist together, but for a single row
 constexpr std::int64_t kManyRows = 64;                        // from here on rows share the keys that a warp unpacks
-constexpr std::int64_t kBlocksWanted = 4 * 132;
+constexpr std::int64_t kScoreWarps = 8;                       // of a block
 constexpr int kReservedBytes = 1024;  // of shared memory, of every block
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
@@ -73,7 +73,6 @@ void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries
     if (a.rows >= kManyRows && !a.candidates_in && HasWholeHeads(a) && room) return ScoreWide<16 * kHeadTiles>(stream, a, entries, scores);
   }
   using Query = IndexQuery<kBlocks, kHeadTiles>;
-  using Tile = IndexScoreTile<kBlocks, kHeadTiles>;
   auto* queries = reinterpret_cast<Query*>(stream.Scratch(kQuerySlot, static_cast<std::size_t>(a.rows) * sizeof(Query)));
   const QueryScales scale(a);
   const auto rows = static_cast<unsigned>(a.rows);
@@ -87,11 +86,10 @@ void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries
   }
   CheckLaunch("index query");
 
-  constexpr int kBytes = sizeof(typename Tile::Shared);
-  const std::int64_t keys = RoundUp(std::max<std::int64_t>(entries * a.rows / kBlocksWanted, 1), 8 * Tile::kWarps);
+  const std::int64_t groups = Blocks(entries, IndexScoreWarp<kBlocks, kHeadTiles>::kKeys), blocks = std::max<std::int64_t>(stream.processors() / a.rows, 1);
+  const auto warps = static_cast<unsigned>(std::clamp<std::int64_t>((groups + blocks - 1) / blocks, 1, kScoreWarps));
   const auto kernel = &ScoreRowKernel<kBlocks, kHeadTiles>;
-  AllowShared(kernel, stream.device());
-  Launch(kernel, dim3(Blocks(entries, keys), rows), Tile::kThreads, kBytes, stream, a, queries, keys, scores.data, scores.stride);
+  Launch(kernel, dim3(static_cast<unsigned>(std::min<std::int64_t>(blocks, Blocks(groups, warps))), rows), 32 * warps, 0, stream, a, queries, scores.data, scores.stride);
   CheckLaunch("index scores");
 }
 

@@ -45,11 +45,12 @@ struct Selection {
 
 };
 
-// Order keys of a row's candidates in a round; a NaN's comes before every number's, so that the last round meets it.
+// Order keys of a row's candidates in a round, and what is read to make them; a NaN's comes before every number's, so that the last round meets it.
 struct EntryKeys {
   const float* score;
   __device__ EntryKeys(const IndexSelectArgs&, const IndexEntries&, const Selection& s, std::int64_t t) : score(s.score + t * s.stride) {}
-  __device__ unsigned operator()(std::int64_t i) const { return contract::IsNan(score[i]) ? kNanKey : contract::OrderKey(score[i]); }
+  __device__ float Read(std::int64_t i) const { return score[i]; }
+  __device__ static unsigned Key(float score) { return contract::IsNan(score) ? kNanKey : contract::OrderKey(score); }
 };
 struct BlockKeys {
   const float* score;
@@ -57,135 +58,177 @@ struct BlockKeys {
   int block;
   __device__ BlockKeys(const IndexSelectArgs& a, const IndexEntries& entries, const Selection& s, std::int64_t t)
       : score(s.score + t * s.stride), visible(entries.visible), block(a.candidate_block) {}
-  __device__ unsigned operator()(std::int64_t i) const {
+  __device__ float Read(std::int64_t i) const {
     const std::int64_t begin = i * block, end = min(begin + block, visible);
-    if (end == visible) return contract::OrderKey(__int_as_float(0x7f800000));
+    if (end == visible) return __int_as_float(0x7f800000);
     float top = score[begin];
     for (std::int64_t j = begin + 1; j < end; ++j) top = fmaxf(top, score[j]);
-    return contract::OrderKey(top);
+    return top;
   }
+  __device__ static unsigned Key(float score) { return contract::OrderKey(score); }
 };
 struct LeftKeys {
   const unsigned* key;
   __device__ LeftKeys(const IndexSelectArgs&, const IndexEntries&, const Selection& s, std::int64_t t) : key(s.key + t * s.stride) {}
-  __device__ unsigned operator()(std::int64_t i) const { return key[i]; }
+  __device__ unsigned Read(std::int64_t i) const { return key[i]; }
+  __device__ static unsigned Key(unsigned key) { return key; }
 };
 
-// The taken-th largest of the block's keys: key and how many equal to it are taken.
+// The taken-th largest of a segment's keys: all larger ones are taken and, of those equal to it, the first `ties`.
 struct KthKey {
   unsigned key;
   int ties;
 };
 
-__device__ inline void FindDigit(const unsigned (&histogram)[256], int shift, unsigned& prefix, unsigned& remaining) {
-  const int lane = threadIdx.x;
-  unsigned own = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) own += histogram[8 * lane + i];
-  unsigned from_here = own;  // counts of this lane's digits and the larger ones
-#pragma unroll
-  for (int stride = 1; stride < 32; stride *= 2) {
-    const unsigned other = __shfl_down_sync(0xffffffffu, from_here, stride);
-    if (lane + stride < 32) from_here += other;
-  }
-  const unsigned wanted = remaining;
-  __syncwarp();
-  if (from_here < wanted || from_here - own >= wanted) return;
-  unsigned left = wanted - (from_here - own);
-  int digit = 8 * lane + 7;
-  while (histogram[digit] < left) left -= histogram[digit--];
-  prefix |= static_cast<unsigned>(digit) << shift;
-  remaining = left;
-}
+// A segment's keys, by all threads of a block. Places lie among the threads so that a warp has neighbours, and all warps have some.
+struct SegmentKeys {
+  static constexpr int kDigits = 2048, kPasses = 3;  // of 11, 11 and 10 bits
+  static_assert(kDigits == 4 * kSelectThreads);
+  struct Shared {
+    unsigned histogram[kPasses][kDigits];
+    unsigned digits_W[kSelectWarps], chosen_W[kSelectWarps];
+    unsigned prefix, remaining, equal;
+  };
 
-// Keys of places below n count; place of item i, of which the thread has `items`, is first + 32 i.
-__device__ inline KthKey FindKth(const unsigned (&key)[kSelectItems], int items, int first, int n, int taken) {
-  __shared__ unsigned histogram[256];
-  __shared__ unsigned prefix, remaining;
-  if (threadIdx.x == 0) prefix = 0, remaining = static_cast<unsigned>(taken);
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    if (threadIdx.x < 256) histogram[threadIdx.x] = 0;
-    __syncthreads();
-    const unsigned mask = shift == 24 ? 0u : ~0u << (shift + 8), wanted = prefix;
+  Shared& s;
+  const int n, items, warp, lane, first;  // place of item i, of which the thread has `items`, is first + 32 i
+  unsigned key[kSelectItems];
+
+  __device__ SegmentKeys(Shared& shared, int count)
+      : s(shared), n(count), items((count + kSelectThreads - 1) / kSelectThreads), warp(threadIdx.x / 32), lane(threadIdx.x & 31), first(warp * 32 * items + lane) {}
+
+  __device__ void ClearHistograms() const {
 #pragma unroll
-    for (int i = 0; i < kSelectItems; ++i) {
-      if (i >= items) break;
-      if (first + 32 * i < n && (key[i] & mask) == wanted) atomicAdd(&histogram[(key[i] >> shift) & 255u], 1u);
+    for (int p = 0; p < kPasses; ++p) *reinterpret_cast<uint4*>(&s.histogram[p][4 * threadIdx.x]) = make_uint4(0u, 0u, 0u, 0u);
+  }
+
+  // The sum of the warps' words before this one's.
+  __device__ unsigned BeforeWarp(const unsigned (&word_W)[kSelectWarps]) const {
+    unsigned sum = 0;
+#pragma unroll
+    for (int w = 0; w < kSelectWarps; ++w) sum += w < warp ? word_W[w] : 0u;
+    return sum;
+  }
+
+  // The digit of the remaining-th largest key, whose higher digits are `prefix`.
+  __device__ void FindDigit(const unsigned (&histogram)[kDigits], int shift, unsigned prefix, unsigned remaining) const {
+    const int top = kDigits - 1 - 4 * static_cast<int>(threadIdx.x);  // this thread's digits: top and the three below
+    const uint4 four = *reinterpret_cast<const uint4*>(&histogram[top - 3]);
+    const unsigned count[4] = {four.w, four.z, four.y, four.x}, own = four.x + four.y + four.z + four.w;
+    unsigned to_here = own;
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const unsigned other = __shfl_up_sync(0xffffffffu, to_here, lanes);
+      if (lane >= lanes) to_here += other;
+    }
+    if (lane == 31) s.digits_W[warp] = to_here;
+    __syncthreads();
+    const unsigned larger = BeforeWarp(s.digits_W) + to_here - own;
+    if (larger < remaining && larger + own >= remaining) {
+      unsigned left = remaining - larger;
+      int i = 0;
+      unsigned equal = count[0];
+#pragma unroll
+      for (int next = 1; next < 4; ++next) {
+        if (i == next - 1 && left > equal) left -= equal, equal = count[next], i = next;
+      }
+      s.prefix = prefix | static_cast<unsigned>(top - i) << shift, s.remaining = left, s.equal = equal;
     }
     __syncthreads();
-    if (threadIdx.x < 32) FindDigit(histogram, shift, prefix, remaining);
-    __syncthreads();
   }
-  return {prefix, static_cast<int>(remaining)};
-}
 
-// Block: a segment (x) of a row (y). Places lie among the threads so that a warp has neighbours, and all warps have some.
+  // Histograms are clear.
+  __device__ KthKey FindKth(int taken) const {
+    unsigned prefix = 0, remaining = static_cast<unsigned>(taken), mask = 0;
+    int shift = 21;
+#pragma unroll 1
+    for (int pass = 0;; ++pass) {
+#pragma unroll
+      for (int i = 0; i < kSelectItems; ++i) {
+        if (i >= items) break;
+        if (first + 32 * i < n && (key[i] & mask) == prefix) atomicAdd(&s.histogram[pass][(key[i] & ~mask) >> shift], 1u);
+      }
+      __syncthreads();
+      FindDigit(s.histogram[pass], shift, prefix, remaining);
+      prefix = s.prefix, remaining = s.remaining;
+      if (s.equal == remaining) return {prefix - 1, 0};  // the rest of the digits makes no difference
+      if (shift == 0) return {prefix, static_cast<int>(remaining)};
+      mask = ~0u << shift;
+      shift = max(shift - 11, 0);
+    }
+  }
+};
+
+// Block: a segment (x) of a row (y); its best go to the next round or, in the last one, to the result.
 template <class Keys>
 __global__ void __launch_bounds__(kSelectThreads) SelectKernel(const __grid_constant__ IndexSelectArgs a, const __grid_constant__ Selection s) {
   StartNextKernel();
   if (a.candidates_in) WaitForKernelsBefore();  // kernels make them
-  __shared__ int above_W[kSelectWarps], ties_W[kSelectWarps];
+  __shared__ __align__(16) SegmentKeys::Shared shared;
   const std::int64_t t = blockIdx.y, begin = blockIdx.x * kSelectSegment;
   const IndexEntries entries(a, t);
   const std::int64_t all = s.Count(a, entries);
-  WaitForKernelsBefore();
-  if (begin >= all && begin > 0) return;
-  const int n = static_cast<int>(min(all - begin, kSelectSegment)), taken = min(n, s.k), items = (n + kSelectThreads - 1) / kSelectThreads;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, first = warp * 32 * items + lane;
+  if (begin >= all && begin > 0) return WaitForKernelsBefore();
+  SegmentKeys segment(shared, static_cast<int>(min(all - begin, kSelectSegment)));
   const Keys keys(a, entries, s, t);
-  unsigned key[kSelectItems];
+  const std::int64_t next = t * s.next_stride + blockIdx.x * static_cast<std::int64_t>(s.k);
+  unsigned* next_keys = s.next_key ? s.next_key + next : nullptr;
+  std::int32_t* numbers = s.next_key ? s.next_number + next : s.out + t * s.k;
+  segment.ClearHistograms();
+  __syncthreads();
+  WaitForKernelsBefore();
+  const int n = segment.n, taken = min(n, s.k), items = segment.items, first = segment.first, lane = segment.lane;
+  unsigned(&key)[kSelectItems] = segment.key;
+  decltype(keys.Read(0)) read[kSelectItems];
+#pragma unroll
+  for (int i = 0; i < kSelectItems; ++i) {
+    if (i >= items) break;
+    read[i] = {};
+    if (first + 32 * i < n) read[i] = keys.Read(begin + first + 32 * i);
+  }
   bool nan = false;
 #pragma unroll
   for (int i = 0; i < kSelectItems; ++i) {
-    key[i] = i < items && first + 32 * i < n ? keys(begin + first + 32 * i) : 0u;
+    if (i >= items) break;
+    key[i] = Keys::Key(read[i]);
     nan = nan || key[i] == kNanKey;
   }
-  KthKey kth{0u, 0};
-  if (taken < n) kth = FindKth(key, items, first, n, taken);
   const bool every = taken == n;
+  const KthKey kth = every ? KthKey{0u, n} : segment.FindKth(taken);  // every key is at least 0
 
-  int above = 0, ties = 0;
+  unsigned chosen = 0;  // of the warp: larger ones, and equal ones in the low half
 #pragma unroll
   for (int i = 0; i < kSelectItems; ++i) {
     if (i >= items) break;
     const bool inside = first + 32 * i < n;
-    above += __popc(__ballot_sync(0xffffffffu, inside && (every || key[i] > kth.key)));
-    ties += __popc(__ballot_sync(0xffffffffu, inside && !every && key[i] == kth.key));
+    chosen += __popc(__ballot_sync(0xffffffffu, inside && key[i] > kth.key)) << 16 | __popc(__ballot_sync(0xffffffffu, inside && key[i] == kth.key));
   }
-  if (lane == 0) above_W[warp] = above, ties_W[warp] = ties;
+  if (lane == 0) segment.s.chosen_W[segment.warp] = chosen;
   nan = __syncthreads_or(nan);
-  if (nan && !s.next_key) {
+  if (nan && !next_keys) {
     if (threadIdx.x == 0) s.count[t] = -1;
     return;
   }
-  int place = 0, ties_before = 0;
-  for (int w = 0; w < warp; ++w) {
-    place += above_W[w] + max(0, min(ties_W[w], kth.ties - ties_before));
-    ties_before += ties_W[w];
-  }
+  const unsigned before = segment.BeforeWarp(segment.s.chosen_W);
+  int ties_before = static_cast<int>(before & 0xffffu), place = static_cast<int>(before >> 16) + min(ties_before, kth.ties);
 #pragma unroll
   for (int i = 0; i < kSelectItems; ++i) {
     if (i >= items) break;
     const int at = first + 32 * i;
-    const bool inside = at < n, tie = inside && !every && key[i] == kth.key;
+    const bool inside = at < n, tie = inside && key[i] == kth.key;
     const unsigned below = (1u << lane) - 1u, tied = __ballot_sync(0xffffffffu, tie);
-    const bool take = inside && (every || key[i] > kth.key || (tie && ties_before + __popc(tied & below) < kth.ties));
+    const bool take = inside && (key[i] > kth.key || (tie && ties_before + __popc(tied & below) < kth.ties));
     const unsigned takers = __ballot_sync(0xffffffffu, take);
     if (take) {
       const int to = place + __popc(takers & below);
       const auto number = s.round > 0 ? s.number[t * s.stride + begin + at] : static_cast<std::int32_t>(begin + at);
-      if (s.next_key) {
-        const std::int64_t next = t * s.next_stride + blockIdx.x * static_cast<std::int64_t>(s.k) + to;
-        s.next_key[next] = key[i];
-        s.next_number[next] = number;
-      } else {
-        s.out[t * s.k + to] = s.candidates == Candidates::kEntries ? static_cast<std::int32_t>(entries.Number(number)) : number;
-      }
+      numbers[to] = next_keys || s.candidates == Candidates::kBlocks ? number : static_cast<std::int32_t>(entries.Number(number));
+      if (next_keys) next_keys[to] = key[i];
     }
     place += __popc(takers);
     ties_before += __popc(tied);
   }
-  if (!s.next_key && threadIdx.x == 0) s.count[t] = taken;
+  if (!next_keys && threadIdx.x == 0) s.count[t] = taken;
 }
 
 }  // namespace lockstep::kernels
