@@ -47,13 +47,17 @@ std::int64_t MaxBlocks(const AttentionArgs& a) {
   return MaxWindowBlocks(a.window) + (compressed + kAttentionSlots - 1) / kAttentionSlots;
 }
 
+// Shared memory of a block that walks the chain.
+int ValueBytes(std::int64_t blocks) {
+  return static_cast<int>(sizeof(AttentionValues::Shared) - (blocks <= AttentionSplit::kBlocks ? sizeof(AttentionValues::Chunk) : 0));
+}
+
 void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, float scale) {
   AttentionSplit split;
   split.slots = blocks * kAttentionSlots;
   split.padded = (a.head_dim + AttentionSplit::kChannels - 1) / AttentionSplit::kChannels * AttentionSplit::kChannels;
   split.raw_stride = static_cast<int>((std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()) + 15) / 16 * 16);
-  const bool one_chunk = blocks <= AttentionSplit::kBlocks;
-  split.rehearse = a.rows == 1 && one_chunk;
+  split.rehearse = a.rows == 1 && blocks <= AttentionSplit::kBlocks;
   split.compressed_blocks = static_cast<int>(blocks) - MaxWindowBlocks(a.window);
   split.score = reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.heads * split.slots) * sizeof(float)));
   split.key = reinterpret_cast<std::uint16_t*>(stream.Scratch(kKeySlot, static_cast<std::size_t>(a.rows * split.slots * split.padded) * 2));
@@ -62,10 +66,9 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
   AllowShared(AttentionScoreKernel, stream.device());
   Launch(AttentionScoreKernel, score_grid, AttentionSplit::kScoreThreads, split.score_bytes(), stream, a, split, scale);
   CheckLaunch("attention scores");
-  const std::size_t bytes = sizeof(AttentionValues::Shared) - (one_chunk ? sizeof(AttentionValues::Chunk) : 0);
   AllowShared(AttentionValueKernel, stream.device());
   const dim3 value_grid(Blocks(a.head_dim, AttentionSplit::kChannels), Blocks(a.heads, AttentionSplit::kValueHeads), rows);
-  Launch(AttentionValueKernel, value_grid, AttentionSplit::kValueThreads, bytes, stream, a, split);
+  Launch(AttentionValueKernel, value_grid, AttentionSplit::kValueThreads, static_cast<std::size_t>(ValueBytes(blocks)), stream, a, split);
   CheckLaunch("attention values");
 }
 
@@ -87,7 +90,8 @@ void RunAttention(Stream& stream, const AttentionArgs& a) {
   if (a.rows == 0) return;
   const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.head_dim)));
   const std::int64_t blocks = MaxBlocks(a);
-  if (a.rows <= kFewRows && blocks > 0 && a.rows * blocks * kAttentionSlots * a.head_dim * 2 <= kSplitBytes) {
+  const bool room = ValueBytes(blocks) + kReservedBytes <= AsCuda(stream).shared_bytes();
+  if (a.rows <= kFewRows && blocks > 0 && room && a.rows * blocks * kAttentionSlots * a.head_dim * 2 <= kSplitBytes) {
     RunSplit(AsCuda(stream), a, blocks, scale);
   } else {
     RunTiles(AsCuda(stream), a, scale);
