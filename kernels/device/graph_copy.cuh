@@ -11,11 +11,15 @@ namespace lockstep::kernels {
 inline constexpr int kGraphCopyThreads = 512;
 inline constexpr std::size_t kMaxGraphCopy = 1 << 20;  // bytes; more are a copy engine's
 
-// Memory of the device, or of the host and pinned: read past all caches, since its owner writes between launches.
+// Memory of the device, or of the host and pinned: read past all caches, since its owner writes between launches. The next kernel starts when the copy is
+// there: kernels read the step's record before they wait for those before them.
 static __global__ void __launch_bounds__(kGraphCopyThreads) GraphCopyKernel(uint4* to, const uint4* from, unsigned count) {
-  BeginKernel();
+  WaitForKernelsBefore();
   const unsigned i = blockIdx.x * kGraphCopyThreads + threadIdx.x;
   if (i < count) to[i] = __ldcv(from + i);
+  __threadfence();
+  __syncthreads();
+  StartNextKernel();
 }
 
 // Enqueues a copy; false: it is none of this kernel's.
