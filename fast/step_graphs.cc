@@ -29,11 +29,12 @@ StepGraphs::Entry& StepGraphs::Find(const StepShape& shape) {
 void StepGraphs::Begin(const StepShape* shape, std::int64_t generation) {
   mode_ = Mode::kRun;
   entry_ = nullptr;
-  if (!shape) return;
   if (generation != std::exchange(generation_, generation) || Epoch() != epoch_) {
     entries_.clear();
     epoch_ = Epoch();
   }
+  for (int d = 0; d < backend_.device_count(); ++d) backend_.device(d).KeepOldMemory(shape != nullptr);
+  if (!shape) return;
   entry_ = &Find(*shape);
   if (entry_->state == State::kRan) mode_ = Mode::kCapture;
   if (entry_->state == State::kCaptured) mode_ = Mode::kReplay;

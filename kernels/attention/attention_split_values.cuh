@@ -41,14 +41,14 @@ struct AttentionValues {
     const bool weighs = warp < kBlocks;
     int last = 0;
 #pragma unroll 1
-    for (int i = split.rehearse ? -1 : 0; i <= last; ++i) {
+    for (int i = split.rehearse ? kWeighsNothing : 0; i <= last; ++i) {
       if (i == 0) last = Begin(weighs);
       if (!weighs) {
         if (i >= 0 && i < last) FetchValues(i);
-        if (i != 0) Multiply(i - 1);
-        if (i < 0 || i == last) Store(i > 0);
-      } else if (i < last) {
-        Weigh(i);
+        if (i == kMultipliesNothing || i > 0) Multiply(i - 1);
+        if (i == kMultipliesNothing || i == last) Store(i > 0);
+      } else if (i == kWeighsNothing || (i >= 0 && i < last)) {
+        Weigh(i < 0 ? -1 : i);
         if (i >= 0) LoadScores(i + 1);
       }
       WaitForCopies<0>();
@@ -57,6 +57,8 @@ struct AttentionValues {
   }
 
  private:
+  static constexpr int kWeighsNothing = -2, kMultipliesNothing = -1;  // turns before the first, a barrier apart like all of them
+
   __device__ Chunk& Of(int chunk) const { return s.chunk[chunk > 0 ? chunk & 1 : 0]; }
 
   // What does not depend on other kernels.

@@ -65,6 +65,9 @@ class Device {
   virtual void AbandonCapture() {}
   // Changes when memory is gone that kernels had for themselves: graphs captured before are void.
   virtual std::int64_t memory_epoch() const { return 0; }
+  // Gives back such memory, and with `keeps` not what is gone from now on, until the next call: a step that launches graphs piece by piece may see
+  // kernels between them grow out of memory that the later pieces name.
+  virtual void KeepOldMemory(bool) {}
 };
 
 class Backend {

@@ -174,6 +174,7 @@ class CudaDevice : public Device {
     cudaGetLastError();
   }
   std::int64_t memory_epoch() const override { return compute_.epoch(); }
+  void KeepOldMemory(bool keeps) override { compute_.KeepOldScratch(keeps); }
 
  private:
   void Select() { CheckCuda(cudaSetDevice(index_), "device selection"); }
@@ -246,6 +247,7 @@ CudaStream::~CudaStream() {
   cudaSetDevice(device_);
   cudaStreamSynchronize(handle_);
   for (std::byte* data : scratch_) cudaFree(data);
+  for (std::byte* data : old_scratch_) cudaFree(data);
   cudaStreamDestroy(handle_);
 }
 
@@ -259,16 +261,27 @@ std::byte* CudaStream::Scratch(int slot, std::size_t bytes) {
   if (bytes_[slot] >= bytes) return scratch_[slot];
   if (capturing()) throw NotCapturable();
   CheckCuda(cudaSetDevice(device_), "device selection");
-  CheckCuda(cudaStreamSynchronize(handle_), "device work");
-  cudaFree(scratch_[slot]);
-  if (scratch_[slot]) ++epoch_;
-  scratch_[slot] = nullptr;
+  if (std::byte* old = std::exchange(scratch_[slot], nullptr)) {
+    ++epoch_;
+    bytes_[slot] = 0;
+    old_scratch_.push_back(old);
+    if (!keeps_old_) KeepOldScratch(false);
+  }
   const std::size_t grown = bytes + bytes / 2;
   void* data = nullptr;
   CheckCuda(cudaMalloc(&data, grown), "kernel scratch");
   scratch_[slot] = static_cast<std::byte*>(data);
   bytes_[slot] = grown;
   return scratch_[slot];
+}
+
+void CudaStream::KeepOldScratch(bool keeps) {
+  keeps_old_ = keeps;
+  if (old_scratch_.empty()) return;
+  CheckCuda(cudaSetDevice(device_), "device selection");
+  CheckCuda(cudaStreamSynchronize(handle_), "device work");
+  for (std::byte* data : old_scratch_) cudaFree(data);
+  old_scratch_.clear();
 }
 
 std::byte* CudaStream::ZeroedScratch(std::size_t bytes, Zeroed which) {

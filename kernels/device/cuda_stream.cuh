@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/contract/exact_math.h"
 #include "kernels/contract/float_ops.h"
@@ -35,6 +36,8 @@ class CudaStream : public Stream {
   // Device memory for one kernel call's intermediate results: valid until the next call of Scratch with the same slot, work of this
   // stream in between is ordered. Grows and stays; in a capture it throws NotCapturable where it would have to grow.
   std::byte* Scratch(int slot, std::size_t bytes);
+  // Gives back what scratch memory has grown out of; with `keeps`, what it grows out of from now on stays until the next call.
+  void KeepOldScratch(bool keeps);
   // Device memory that is zero at first and that every user leaves zero. kProducts: for kernels that begin while the one before uses kRows.
   enum class Zeroed { kRows, kProducts };
   std::byte* ZeroedScratch(std::size_t bytes, Zeroed which = Zeroed::kRows);
@@ -43,7 +46,7 @@ class CudaStream : public Stream {
   // Whether the last overlapping launch waits for all before it and only then lets the next one start, which then may read what that wait was for at once.
   bool last_waits_first() const { return last_waits_first_; }
   void SetLastWaitsFirst(bool waits) { last_waits_first_ = waits; }
-  // Scratch memory that was given back to grow.
+  // How often scratch memory has moved.
   std::int64_t epoch() const { return epoch_; }
 
  private:
@@ -51,9 +54,10 @@ class CudaStream : public Stream {
 
   static constexpr int kSlots = 12;
   int device_, processors_ = 0, shared_bytes_ = 0;
-  bool overlaps_ = false, last_waits_first_ = false;
+  bool overlaps_ = false, last_waits_first_ = false, keeps_old_ = false;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_[kSlots] = {};
+  std::vector<std::byte*> old_scratch_;
   std::size_t bytes_[kSlots] = {};
   std::int64_t epoch_ = 0;
 };
