@@ -193,5 +193,88 @@ TEST_F(StepGraphsTest, ARefusedShapeStaysAsItIs) {
   EXPECT_EQ(done_, 10);
 }
 
+// A device of the CPU backend whose kernels grow out of memory when the test says so.
+class GrowingDevice : public kernels::Device {
+ public:
+  explicit GrowingDevice(kernels::Device& device) : device_(device) {}
+
+  std::string Description() const override { return device_.Description(); }
+  const kernels::KernelTable& kernels() const override { return device_.kernels(); }
+  kernels::Stream& compute() override { return device_.compute(); }
+  kernels::Stream& copy() override { return device_.copy(); }
+  std::byte* Allocate(std::size_t bytes, std::string_view what) override { return device_.Allocate(bytes, what); }
+  void Free(std::byte* data) override { device_.Free(data); }
+  std::size_t memory_limit() const override { return device_.memory_limit(); }
+  std::size_t memory_used() const override { return device_.memory_used(); }
+  void CopyIn(kernels::Stream& s, std::byte* to, const std::byte* from, std::size_t bytes) override { device_.CopyIn(s, to, from, bytes); }
+  void CopyOut(kernels::Stream& s, std::byte* to, const std::byte* from, std::size_t bytes) override { device_.CopyOut(s, to, from, bytes); }
+  void CopyWithin(kernels::Stream& s, std::byte* to, const std::byte* from, std::size_t bytes) override { device_.CopyWithin(s, to, from, bytes); }
+  void Synchronize(kernels::Stream& s) override { device_.Synchronize(s); }
+  void WaitFor(kernels::Stream& waiter, kernels::Stream& other) override { device_.WaitFor(waiter, other); }
+  void BeginCapture() override { device_.BeginCapture(); }
+  std::unique_ptr<kernels::Graph> EndCapture() override { return device_.EndCapture(); }
+  void AbandonCapture() override { device_.AbandonCapture(); }
+  std::int64_t memory_epoch() const override { return grown; }
+  void KeepOldMemory(bool keeps) override {
+    keeps_old = keeps;
+    old = 0;
+  }
+  void Grow() {
+    ++grown;
+    if (keeps_old) ++old;
+  }
+
+  int grown = 0, old = 0;  // how often memory was outgrown; what of it is still there
+  bool keeps_old = false;
+
+ private:
+  kernels::Device& device_;
+};
+
+class GrowingBackend : public kernels::Backend {
+ public:
+  int device_count() const override { return 1; }
+  GrowingDevice& device(int) override { return device_; }
+  std::byte* AllocateHost(std::size_t bytes, std::string_view what) override { return cpu_->AllocateHost(bytes, what); }
+  void FreeHost(std::byte* data) override { cpu_->FreeHost(data); }
+  kernels::CpuStream& host_stream() override { return cpu_->host_stream(); }
+  const kernels::KernelTable& host_kernels() const override { return cpu_->host_kernels(); }
+
+ private:
+  std::unique_ptr<kernels::Backend> cpu_ = kernels::MakeCpuBackend(kernels::ParseDeviceSpec("cpu,threads=1"), Profile::kFma);
+  GrowingDevice device_{cpu_->device(0)};
+};
+
+// The host's experts between two pieces may need more scratch memory than any call before them: the second piece still names the old.
+TEST(StepGraphsMemory, WhatIsOutgrownWithinAStepIsThereForItsLaterPieces) {
+  GrowingBackend backend;
+  StepGraphs graphs(backend);
+  GrowingDevice& device = backend.device(0);
+  const StepShape shape = {1, 1024, {}};
+  const auto step = [&](bool grows) {
+    graphs.Begin(&shape, 0);
+    graphs.Enqueue(device, [] {});
+    graphs.Flush();
+    if (grows) device.Grow();
+    graphs.Enqueue(device, [] {});
+    EXPECT_EQ(device.old, grows ? 1 : 0);
+    return graphs.End();
+  };
+  step(false);
+  step(false);
+  EXPECT_TRUE(step(true));
+  EXPECT_EQ(device.old, 1);
+  EXPECT_FALSE(step(false)) << "graphs that name it are void";
+  EXPECT_EQ(device.old, 0) << "and it is given back";
+}
+
+TEST(StepGraphsMemory, PromptsGiveBackAtOnceWhatTheyOutgrow) {
+  GrowingBackend backend;
+  StepGraphs graphs(backend);
+  graphs.Begin(nullptr, 0);
+  backend.device(0).Grow();
+  EXPECT_EQ(backend.device(0).old, 0);
+}
+
 }  // namespace
 }  // namespace lockstep::fast
