@@ -5,26 +5,18 @@
 #include "kernels/attention/attention_wide_keys.cuh"
 #include "kernels/attention/attention_wide_values.cuh"
 #include "kernels/attention/attention_wide_weights.cuh"
+#include "kernels/device/warpgroups.cuh"
 
 namespace lockstep::kernels {
 
-// All registers of a multiprocessor among the four.
-template <int kRegisters>
-__device__ inline void TakeRegisters() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ inline void LeaveRegisters() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
+// Registers: all of a multiprocessor among the four.
 __device__ inline void RunWideAttention(const AttentionArgs& a, float scale, std::byte* memory) {
   const int group = threadIdx.x / WideLayout::kGroup;
   if (group == 0) {
-    LeaveRegisters<96>();
+    GiveRegisters<96>();
     WideWeights(a, scale, memory).Run();
   } else if (group == 3) {
-    LeaveRegisters<80>();
+    GiveRegisters<80>();
     WideKeys(a, memory).Run();
   } else {
     TakeRegisters<168>();
