@@ -5,6 +5,7 @@
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ldmatrix.cuh"
 #include "kernels/index_select/index_select.h"
+#include "kernels/index_select/index_team_row.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
 
 namespace lockstep::kernels {
@@ -33,12 +34,18 @@ struct IndexQuery {
   }
 };
 
+// By all threads of blocks (head, row): a row's memory, if its blocks choose together.
+__device__ inline void ClearTeamRow(TeamRow* team) {
+  if (team) team[blockIdx.y].ClearShare(static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), static_cast<int>(gridDim.x * blockDim.x));
+}
+
 // Block (head, row).
 template <int kBlocks, int kHeadTiles>
 __global__ void PrepareIndexQueryKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale,
-                                        IndexQuery<kBlocks, kHeadTiles>* queries) {
+                                        IndexQuery<kBlocks, kHeadTiles>* queries, TeamRow* team) {
   WaitForKernelsBefore();
   StartNextKernel();  // which may read all that is not made here
+  ClearTeamRow(team);
   constexpr int kDim = kBlocks * kIndexQuantizerBlock;
   __shared__ float x[kDim];
   __shared__ std::uint8_t codes[kDim], scales[kBlocks];
@@ -104,7 +111,7 @@ struct HeadCodes {
 // The same as PrepareIndexQueryKernel for heads of 128 channels: block (head, row) of a warp. It runs once on zeros while it waits, so that its instructions
 // are there.
 template <int kHeadTiles>
-__global__ void __launch_bounds__(32) PrepareWholeHeadKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale, IndexQuery<4, kHeadTiles>* queries) {
+__global__ void __launch_bounds__(32) PrepareWholeHeadKernel(const __grid_constant__ IndexSelectArgs a, float hadamard_scale, float weight_scale, IndexQuery<4, kHeadTiles>* queries, TeamRow* team) {
   const int h = blockIdx.x, lane = threadIdx.x;
   const std::int64_t t = blockIdx.y;
   IndexQuery<4, kHeadTiles>& query = queries[t];
@@ -115,6 +122,7 @@ __global__ void __launch_bounds__(32) PrepareWholeHeadKernel(const __grid_consta
       WaitForKernelsBefore();
       StartNextKernel();  // which may read all that is not made here
       bits = HeadCodes::Read(a, t, h);
+      ClearTeamRow(team);
       if (lane == 0) query.SetWeight(a, t, h, weight_scale);
     }
     const HeadCodes head(a, bits, hadamard_scale);

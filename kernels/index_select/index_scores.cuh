@@ -145,40 +145,46 @@ struct IndexScoreWarp {
     }
     return make_float2(sum[0], sum[1]);
   }
-
-  __device__ void Store(float2 score, std::int64_t first, std::int64_t count, float* scores) const {
-    const std::int64_t i = first + 2 * (lane & 3);
-    if (lane >= 4) return;
-    if (i < count) scores[i] = score.x;
-    if (i + 1 < count) scores[i + 1] = score.y;
-  }
 };
 
-// Warps of all blocks (x) take eight keys of a row (y) in turn. The kernel before prepares the query and has waited for all others: keys may be read before it
-// ends. The next eight are on their way meanwhile, and the address of those behind them.
-template <int kBlocks, int kHeadTiles>
-__global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, float* scores, std::int64_t stride) {
-  StartNextKernel();
+// By a warp: scores of the entries from `first` and, in steps of `step`, up to `end`, eight at a time, to store(Score's, the first of the eight). The kernel
+// before prepares the query and has waited for all others: keys may be read before it ends. The next eight are on their way meanwhile, and the address of those
+// behind them.
+template <int kBlocks, int kHeadTiles, class Store>
+__device__ void ScoreInTurn(const IndexSelectArgs& a, const IndexEntries& entries, const IndexQuery<kBlocks, kHeadTiles>& query, std::int64_t first, std::int64_t step,
+                            std::int64_t end, const Store& store) {
   using Warp = IndexScoreWarp<kBlocks, kHeadTiles>;
-  const std::int64_t t = blockIdx.y;
-  const std::int64_t warps = blockDim.x / 32 * gridDim.x, step = warps * Warp::kKeys;
-  std::int64_t first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * Warp::kKeys;
-  const IndexEntries entries(a, t);
   Warp warp(a);
-  if (first >= entries.count) return WaitForKernelsBefore();
+  if (first >= end) return WaitForKernelsBefore();
   typename Warp::Keys keys = warp.Read(warp.Row(entries, first)), next = warp.Read(warp.Row(entries, first + step));
   const std::byte* row = warp.Row(entries, first + 2 * step);
   WaitForKernelsBefore();
-  warp.LoadQuery(queries[t]);
+  warp.LoadQuery(query);
 #pragma unroll 1
   while (true) {
-    warp.Store(warp.Score(keys), first, entries.count, scores + t * stride);
+    store(warp.Score(keys), first);
     first += step;
-    if (first >= entries.count) return;
+    if (first >= end) return;
     keys = next;
     next = warp.Read(row);
     row = warp.Row(entries, first + 2 * step);
   }
+}
+
+// Warps of all blocks (x) take eight keys of a row (y) in turn.
+template <int kBlocks, int kHeadTiles>
+__global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, float* scores, std::int64_t stride) {
+  StartNextKernel();
+  constexpr int kKeys = IndexScoreWarp<kBlocks, kHeadTiles>::kKeys;
+  const std::int64_t t = blockIdx.y, step = blockDim.x / 32 * gridDim.x * kKeys, first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * kKeys;
+  const int lane = threadIdx.x & 31;
+  const IndexEntries entries(a, t);
+  ScoreInTurn(a, entries, queries[t], first, step, entries.count, [&](float2 score, std::int64_t from) {
+    const std::int64_t i = from + 2 * (lane & 3);
+    if (lane >= 4) return;
+    if (i < entries.count) scores[t * stride + i] = score.x;
+    if (i + 1 < entries.count) scores[t * stride + i + 1] = score.y;
+  });
 }
 
 // Unquantized keys: a warp 8 keys, 16 heads at a time through the tensor cores.

@@ -1,23 +1,26 @@
-// The indexer on the device: scores of a bounded number of rows, then selection by rounds. Contract: docs/numerics.md section 6, Index score and Selection.
+// The indexer on the device: scores of a bounded number of rows, then selection by rounds; of few long rows both in one launch. Contract: docs/numerics.md section 6, Index score and Selection.
 #include <algorithm>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/device/launch.cuh"
 #include "kernels/index_select/index_scores.cuh"
 #include "kernels/index_select/index_select_cuda.h"
 #include "kernels/index_select/index_selection.cuh"
+#include "kernels/index_select/index_team.cuh"
 #include "kernels/index_select/index_wide.cuh"
 #include "model/error.h"
 
 namespace lockstep::kernels {
 namespace {
 
-enum Slot { kQuerySlot = 1, kScoreSlot, kRoundSlot, kOtherRoundSlot };
+enum Slot { kQuerySlot = 1, kScoreSlot, kRoundSlot, kOtherRoundSlot, kTeamSlot };
 
 constexpr std::int64_t kScoreBytes = std::int64_t{64} << 20;  // scores that exist together, but for a single row
 constexpr std::int64_t kManyRows = 64;                        // from here on rows share the keys that a warp unpacks
 constexpr std::int64_t kScoreWarps = 8;                       // of a block
+constexpr std::int64_t kTeamRows = 8, kTeamEntries = 4096;     // at most, and at least, where the blocks of a row choose together
 constexpr int kReservedBytes = 1024;  // of shared memory, of every block
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
@@ -66,52 +69,84 @@ void ScoreWide(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entrie
   CheckLaunch("index scores");
 }
 
+// The prepared queries. `team`: null, or memory of every row that has to be clear.
+template <int kBlocks, int kHeadTiles>
+const IndexQuery<kBlocks, kHeadTiles>* PrepareQueries(CudaStream& stream, const IndexSelectArgs& a, TeamRow* team) {
+  using Query = IndexQuery<kBlocks, kHeadTiles>;
+  auto* queries = reinterpret_cast<Query*>(stream.Scratch(kQuerySlot, static_cast<std::size_t>(a.rows) * sizeof(Query)));
+  const QueryScales scale(a);
+  const dim3 heads(Query::kPaddedHeads, static_cast<unsigned>(a.rows));
+  auto kernel = &PrepareIndexQueryKernel<kBlocks, kHeadTiles>;
+  unsigned threads = 64;
+  if constexpr (kBlocks == 4) {
+    if (HasWholeHeads(a)) kernel = &PrepareWholeHeadKernel<kHeadTiles>, threads = 32;
+  }
+  Launch(kernel, heads, threads, 0, stream, a, scale.hadamard, scale.weight, queries, team);
+  CheckLaunch("index query");
+  return queries;
+}
+
 template <int kBlocks, int kHeadTiles>
 void ScoreFp4(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
   if constexpr (kBlocks == 4 && kHeadTiles > 1) {
     const bool room = WideScores<16 * kHeadTiles>::kSharedBytes + kReservedBytes <= stream.shared_bytes();
     if (a.rows >= kManyRows && !a.candidates_in && HasWholeHeads(a) && room) return ScoreWide<16 * kHeadTiles>(stream, a, entries, scores);
   }
-  using Query = IndexQuery<kBlocks, kHeadTiles>;
-  auto* queries = reinterpret_cast<Query*>(stream.Scratch(kQuerySlot, static_cast<std::size_t>(a.rows) * sizeof(Query)));
-  const QueryScales scale(a);
-  const auto rows = static_cast<unsigned>(a.rows);
-  const dim3 heads(Query::kPaddedHeads, rows);
-  const auto general = [&] { Launch(PrepareIndexQueryKernel<kBlocks, kHeadTiles>, heads, 64, 0, stream, a, scale.hadamard, scale.weight, queries); };
-  if constexpr (kBlocks == 4) {
-    if (HasWholeHeads(a)) Launch(PrepareWholeHeadKernel<kHeadTiles>, heads, 32, 0, stream, a, scale.hadamard, scale.weight, queries);
-    else general();
-  } else {
-    general();
-  }
-  CheckLaunch("index query");
-
+  const auto* queries = PrepareQueries<kBlocks, kHeadTiles>(stream, a, nullptr);
   const std::int64_t groups = Blocks(entries, IndexScoreWarp<kBlocks, kHeadTiles>::kKeys), blocks = std::max<std::int64_t>(stream.processors() / a.rows, 1);
   const auto warps = static_cast<unsigned>(std::clamp<std::int64_t>((groups + blocks - 1) / blocks, 1, kScoreWarps));
   const auto kernel = &ScoreRowKernel<kBlocks, kHeadTiles>;
-  Launch(kernel, dim3(static_cast<unsigned>(std::min<std::int64_t>(blocks, Blocks(groups, warps))), rows), 32 * warps, 0, stream, a, queries, scores.data, scores.stride);
+  Launch(kernel, dim3(static_cast<unsigned>(std::min<std::int64_t>(blocks, Blocks(groups, warps))), static_cast<unsigned>(a.rows)), 32 * warps, 0, stream, a, queries, scores.data, scores.stride);
   CheckLaunch("index scores");
 }
 
-template <int kBlocks>
-void ScoreFp4Heads(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
-  if (a.heads <= 16) ScoreFp4<kBlocks, 1>(stream, a, entries, scores);
-  else if (a.heads <= 32) ScoreFp4<kBlocks, 2>(stream, a, entries, scores);
-  else ScoreFp4<kBlocks, 4>(stream, a, entries, scores);
+// Calls body(integral constants of the blocks of channels and of the tiles of heads) for packed keys.
+template <class Body>
+void ForShape(const IndexSelectArgs& a, const Body& body) {
+  const auto with_tiles = [&](auto blocks) {
+    if (a.heads <= 16) body(blocks, std::integral_constant<int, 1>());
+    else if (a.heads <= 32) body(blocks, std::integral_constant<int, 2>());
+    else body(blocks, std::integral_constant<int, 4>());
+  };
+  if (a.dim <= 32) with_tiles(std::integral_constant<int, 1>());
+  else if (a.dim <= 64) with_tiles(std::integral_constant<int, 2>());
+  else with_tiles(std::integral_constant<int, 4>());
 }
 
 void Score(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, const Scores& scores) {
-  if (a.key_format.kind == RowFormat::Kind::kBf16) {
-    const float weight_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim * a.heads)));
-    Launch(ScoreBf16Kernel, dim3(Blocks(entries, 8), static_cast<unsigned>(a.rows)), 32, 0, stream, a, weight_scale, scores.data, scores.stride);
-    CheckLaunch("index scores");
-  } else if (a.dim <= 32) {
-    ScoreFp4Heads<1>(stream, a, entries, scores);
-  } else if (a.dim <= 64) {
-    ScoreFp4Heads<2>(stream, a, entries, scores);
-  } else {
-    ScoreFp4Heads<4>(stream, a, entries, scores);
+  if (a.key_format.kind != RowFormat::Kind::kBf16) {
+    return ForShape(a, [&](auto blocks, auto tiles) { ScoreFp4<decltype(blocks)::value, decltype(tiles)::value>(stream, a, entries, scores); });
   }
+  const float weight_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(a.dim * a.heads)));
+  Launch(ScoreBf16Kernel, dim3(Blocks(entries, 8), static_cast<unsigned>(a.rows)), 32, 0, stream, a, weight_scale, scores.data, scores.stride);
+  CheckLaunch("index scores");
+}
+
+// How the blocks of a row share its entries, where there are few rows of many.
+struct TeamShape {
+  std::int64_t blocks, stretch;
+
+  TeamShape(const CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries)
+      : blocks(std::clamp<std::int64_t>(stream.processors() / a.rows, 1, kMaxTeam)), stretch(TeamStretch(entries, blocks)) {
+    blocks = std::min<std::int64_t>(blocks, Blocks(entries, stretch));
+  }
+  std::size_t key_bytes() const { return static_cast<std::size_t>(stretch) * sizeof(unsigned); }
+  bool Takes(const CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries) const {
+    const std::size_t bytes = key_bytes() + sizeof(TeamSelection::Shared) + kReservedBytes;
+    return a.key_format.kind != RowFormat::Kind::kBf16 && !a.candidates_out && a.rows <= kTeamRows && entries >= kTeamEntries && stretch <= kMaxStretch &&
+           bytes <= static_cast<std::size_t>(stream.shared_bytes());
+  }
+};
+
+void ScoreAndSelect(CudaStream& stream, const IndexSelectArgs& a, const TeamShape& shape) {
+  auto* team = reinterpret_cast<TeamRow*>(stream.Scratch(kTeamSlot, static_cast<std::size_t>(a.rows) * sizeof(TeamRow)));
+  ForShape(a, [&](auto blocks, auto tiles) {
+    const auto* queries = PrepareQueries<decltype(blocks)::value, decltype(tiles)::value>(stream, a, team);
+    const auto kernel = &TeamSelectKernel<decltype(blocks)::value, decltype(tiles)::value>;
+    AllowShared(kernel, stream.device());
+    Launch(kernel, dim3(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(a.rows)), kTeamThreads, shape.key_bytes(), stream, a, queries, team);
+  });
+  CheckLaunch("index scores and selection");
 }
 
 // The best k of every row's candidates into out and count. `n`: the most candidates that a row has.
@@ -158,6 +193,7 @@ __global__ void KeepScoresKernel(const __grid_constant__ IndexSelectArgs a, cons
 
 // Rows whose scores exist together.
 void SelectRows(CudaStream& stream, const IndexSelectArgs& a, std::int64_t entries, std::int64_t stride) {
+  if (const TeamShape shape(stream, a, entries); shape.Takes(stream, a, entries)) return ScoreAndSelect(stream, a, shape);
   const Scores scores{reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * stride) * sizeof(float))), stride};
   Score(stream, a, entries, scores);
   Select(stream, a, Candidates::kEntries, a.top_k, entries, scores, a.selected_TK, a.count_T);

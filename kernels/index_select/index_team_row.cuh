@@ -1,0 +1,79 @@
+// What the blocks that share a row's entries leave for one another within a launch. Every word says itself that it is there, so no fence and no counter of
+// arrivals stands between them: digit counts by their sum, which is known, other words by being not zero.
+#pragma once
+
+#include "kernels/device/cuda_stream.cuh"
+
+namespace lockstep::kernels {
+
+inline constexpr int kTeamThreads = 256, kTeamWarps = kTeamThreads / 32, kMaxTeam = kTeamThreads;  // of a block; blocks
+inline constexpr int kTeamDigits = 2048, kTeamPasses = 3, kThreadDigits = kTeamDigits / kTeamThreads;
+inline constexpr int kTiedItems = 8, kMaxTied = kTeamThreads * kTiedItems;
+inline constexpr std::int64_t kMaxStretch = 16384;  // entries of a block
+
+// Zero when the blocks start: the kernel that prepares the query makes it so.
+struct alignas(16) TeamRow {
+  unsigned histogram[kTeamPasses][kTeamDigits];  // of all blocks; digit d at Place(d)
+  unsigned long long tied[kMaxTied];             // keys at the threshold, in any order
+  unsigned counts[kMaxTeam];                     // of each block
+
+  // Eight neighbouring digits share a sector, and the next eight lie in another line: additions to the few digits that most keys have meet less.
+  __host__ __device__ static int Place(int digit) {
+    const int sector = digit / 8;
+    return (sector / 32 * 32 + sector % 8 * 4 + sector % 32 / 8) * 8 + digit % 8;
+  }
+  // From the place of a warp's first 32 of 256 digits to that of its i-th 32.
+  __host__ __device__ static constexpr int PlaceOffset(int i) { return i % 2 * 128 + i / 2 * 8; }
+
+#if defined(__CUDACC__)
+  // By `of` threads, of which this is number `rank`.
+  __device__ void ClearShare(int rank, int of) {
+    auto* words = reinterpret_cast<uint4*>(this);
+#pragma unroll 1
+    for (int i = rank; i < static_cast<int>(sizeof(TeamRow) / sizeof(uint4)); i += of) words[i] = make_uint4(0u, 0u, 0u, 0u);
+  }
+#endif
+};
+
+#if defined(__CUDACC__)
+// An entry at the threshold.
+struct TiedEntry {
+  unsigned key;
+  unsigned number;
+
+  __device__ static TiedEntry Of(unsigned long long word) { return {static_cast<unsigned>(word), static_cast<unsigned>(word >> 32) & 0x7fffffffu}; }
+  __device__ unsigned long long Word() const { return (1ull << 63) | static_cast<unsigned long long>(number) << 32 | key; }
+};
+
+// How many keys of a block are above the threshold, and at it.
+struct BlockCounts {
+  unsigned above, at;
+  static_assert(kMaxStretch < 1 << 15);
+
+  __device__ static BlockCounts Of(unsigned word) { return {word & 0x7fffu, word >> 15 & 0x7fffu}; }
+  __device__ unsigned Word() const { return 1u << 31 | at << 15 | above; }
+};
+
+__device__ inline void SendWord(unsigned* to, unsigned word) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory"); }
+__device__ inline void SendWord(unsigned long long* to, unsigned long long word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory"); }
+__device__ inline unsigned ReceiveWord(const unsigned* from) {
+  unsigned word;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+// The offset, in words, stays out of the address: a loop would keep a register for each.
+template <int kOffset>
+__device__ unsigned long long ReceiveWord(const unsigned long long* from) {
+  unsigned long long word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+%2];" : "=l"(word) : "l"(from), "n"(kOffset * 8) : "memory");
+  return word;
+}
+template <int kOffset>
+__device__ uint4 ReceiveWords(const unsigned* from) {
+  uint4 words;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4+%5];" : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from), "n"(kOffset * 4) : "memory");
+  return words;
+}
+#endif
+
+}  // namespace lockstep::kernels
