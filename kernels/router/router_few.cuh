@@ -8,6 +8,7 @@
 #include "kernels/elementwise/mixing_matrix.cuh"
 #include "kernels/pair_groups/pair_groups_few.cuh"
 #include "kernels/router/router_choice.cuh"
+#include "kernels/router/router_end.cuh"
 
 namespace lockstep::kernels {
 
@@ -63,44 +64,37 @@ __device__ void ScoreExperts(const FewRowsRouter& call, std::byte* memory) {
   }
 }
 
-// Scores of a row to shared memory, by a warp.
-template <int kItems>
-__device__ void GatherScores(const RouterArgs& a, LaneWord* words, float* score) {
-  const int lane = threadIdx.x & 31;
-  float value[kItems];
-  bool there;
-  do {
-    there = true;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (lane + 32 * i < a.experts) there = ReceiveLane(words + lane + 32 * i, value[i]) && there;
-    }
-  } while (!__all_sync(0xffffffffu, there));
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    if (lane + 32 * i >= a.experts) break;
-    score[lane + 32 * i] = value[i];
-    ClearLane(words + lane + 32 * i);
-  }
-  __syncwarp();
-}
-
+// Choice and pairs of a row, by a block of which one warp does it all where the pairs lie as the choice does.
 template <int kItems>
 __device__ void EndRow(const FewRowsRouter& call, std::int64_t t, std::byte* memory) {
   __shared__ std::int32_t chosen[kMaxTopK], expert[kMaxTopK];
   __shared__ float weight[kMaxTopK];
+  __shared__ bool grouped;
   const RouterArgs& a = call.router;
-  float *score = reinterpret_cast<float*>(memory), *bias = score + a.experts;
-  for (int e = threadIdx.x; a.bias_X && e < a.experts; e += FewRowsRouter::kThreads) bias[e] = a.bias_X[e];
-  __syncthreads();
-  BeginInTurn();
+  auto* score = reinterpret_cast<float*>(memory);  // [experts], of a hash layer
   if (threadIdx.x < 32) {
-    GatherScores<kItems>(a, call.words + t * a.experts, score);
-    ChooseExperts<kItems>(a, t, {score, a.bias_X ? bias : nullptr, chosen, expert, weight});
+    const bool takes = RowEnd<kItems>::Takes(a);
+    RowEnd<kItems> end(call.router, call.groups, t);
+    bool done = false;
+#pragma unroll 1
+    for (int real = takes ? 0 : 1; real < 2; ++real) {  // the first time for the instructions
+      if (real) {
+        BeginInTurn();
+        end.Gather(call.words + t * a.experts);
+      }
+      if (takes) done = end.Finish(real != 0, expert, weight);
+    }
+    if (!takes) {
+      end.Keep(score);
+      ChooseExperts<kItems>(a, t, {score, a.bias_X, chosen, expert, weight});
+    }
+    if (threadIdx.x == 0) grouped = done;
+  } else {
+    BeginInTurn();
   }
   if (!call.groups.experts_TK) return;
   __syncthreads();
-  GroupFewPairs(call.groups, expert, weight);
+  if (!grouped) GroupFewPairs(call.groups, expert, weight);
 }
 
 // Blocks: two experts each, one a row's mixing matrix, then one for each row that ends it and has to start last. The next kernel starts when the rows are
