@@ -30,7 +30,25 @@ struct FewRowsRouter {
   }
 };
 
-// Scores of the block's experts for all rows.
+// A warp's scores of an expert with all rows, the same in all lanes.
+template <int kRows>
+__device__ void ScoreExpert(const float* w, const std::uint16_t* x, int n, int rows, float (&score)[kRows]) {
+  float sum[kRows][4] = {};
+#pragma unroll 8
+  for (int k = 4 * (threadIdx.x & 31); k < n; k += kLanesF) {
+    const float4 weight = *reinterpret_cast<const float4*>(w + k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 v = WidenFour(*reinterpret_cast<const uint2*>(x + min(r, rows - 1) * n + k));
+      sum[r][0] = contract::Fma(weight.x, v.x, sum[r][0]), sum[r][1] = contract::Fma(weight.y, v.y, sum[r][1]);
+      sum[r][2] = contract::Fma(weight.z, v.z, sum[r][2]), sum[r][3] = contract::Fma(weight.w, v.w, sum[r][3]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) score[r] = contract::SqrtSoftplus(FoldQuads(sum[r]));
+}
+
+// Scores of the block's experts for all rows. What a block does before the rows are there it does for its instructions.
 template <int kRows>
 __device__ void ScoreExperts(const FewRowsRouter& call, std::byte* memory) {
   constexpr int kThreads = FewRowsRouter::kThreads, kExperts = FewRowsRouter::kExpertsOfBlock;
@@ -40,27 +58,23 @@ __device__ void ScoreExperts(const FewRowsRouter& call, std::byte* memory) {
   auto* w = reinterpret_cast<float*>(memory);                     // [experts][n]
   auto* x = reinterpret_cast<std::uint16_t*>(w + kExperts * n);  // [rows][n]
   for (int i = 4 * threadIdx.x; i < experts * n; i += 4 * kThreads) CopyAsync<16>(w + i, a.gate_XE + std::int64_t{first} * n + i);
-  BeginInTurn();
-  for (int i = 8 * threadIdx.x; i < rows * n; i += 8 * kThreads) CopyAsync<16>(x + i, a.x_TE + i);
-  CommitCopies();
-  WaitForCopies<0>();
-  __syncthreads();
-  if (warp >= experts) return;
-  float sum[kRows][4] = {};
-#pragma unroll 8
-  for (int k = 4 * lane; k < n; k += kLanesF) {
-    const float4 weight = *reinterpret_cast<const float4*>(w + warp * n + k);
+#pragma unroll 1
+  for (int real = 0; real < 2; ++real) {
+    if (real) {
+      __syncthreads();
+      BeginInTurn();
+      for (int i = 8 * threadIdx.x; i < rows * n; i += 8 * kThreads) CopyAsync<16>(x + i, a.x_TE + i);
+    }
+    CommitCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+    if (warp >= experts) continue;
+    float score[kRows];
+    ScoreExpert<kRows>(w + warp * n, x, n, rows, score);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float4 v = WidenFour(*reinterpret_cast<const uint2*>(x + min(r, rows - 1) * n + k));
-      sum[r][0] = contract::Fma(weight.x, v.x, sum[r][0]), sum[r][1] = contract::Fma(weight.y, v.y, sum[r][1]);
-      sum[r][2] = contract::Fma(weight.z, v.z, sum[r][2]), sum[r][3] = contract::Fma(weight.w, v.w, sum[r][3]);
+      if (real && lane == 0 && r < rows) SendLane(call.words + r * a.experts + first + warp, score[r]);
     }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const float dot = FoldQuads(sum[r]);
-    if (lane == 0 && r < rows) SendLane(call.words + r * a.experts + first + warp, contract::SqrtSoftplus(dot));
   }
 }
 
