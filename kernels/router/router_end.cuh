@@ -16,8 +16,11 @@ class RowEnd {
  public:
   // Before the wait.
   __device__ RowEnd(const RouterArgs& args, const PairGroupsArgs& pair_groups, std::int64_t row) : a(args), groups(pair_groups), t(row) {
+    for (float& x : score) x = 0.0f;
+    for (float& x : bias) x = 0.0f;
+    if (!a.bias_X) return;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) score[i] = 0.0f, bias[i] = a.bias_X && Inside(i) ? a.bias_X[Expert(i)] : 0.0f;
+    for (int i = 0; i < kItems; ++i) bias[i] = a.bias_X[Near(i)];
   }
 
   // Whether the choice is the best of a row, and a lane has room for each.
@@ -29,21 +32,15 @@ class RowEnd {
     do {
       there = true;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (Inside(i)) there = ReceiveLane(words + Expert(i), score[i]) && there;
-      }
+      for (int i = 0; i < kItems; ++i) there = ReceiveLane(words + Near(i), score[i]) && there;
     } while (!__all_sync(0xffffffffu, there));
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (Inside(i)) ClearLane(words + Expert(i));
-    }
+    for (int i = 0; i < kItems; ++i) ClearLane(words + Near(i));
   }
 
   __device__ void Keep(float* scores) const {
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (Inside(i)) scores[Expert(i)] = score[i];
-    }
+    for (int i = 0; i < kItems; ++i) scores[Near(i)] = score[i];
     __syncwarp();
   }
 
@@ -52,7 +49,7 @@ class RowEnd {
   __device__ bool Finish(bool real, std::int32_t* expert, float* weight) {
     bool nan = false;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) nan = nan || (Inside(i) && contract::IsNan(Value(i)));
+    for (int i = 0; i < kItems; ++i) nan |= contract::IsNan(Value(i));
     if (__any_sync(0xffffffffu, nan) && real) {
       if (lane < a.top_k) expert[lane] = a.experts_TK[t * a.top_k + lane] = -1;
       return false;
@@ -67,13 +64,15 @@ class RowEnd {
  private:
   __device__ int Expert(int i) const { return lane + 32 * i; }
   __device__ bool Inside(int i) const { return Expert(i) < a.experts; }
-  __device__ float Value(int i) const { return a.bias_X ? contract::Add(score[i], bias[i]) : score[i]; }
+  // Past the last expert that one, so that loads stand together without branches between them.
+  __device__ int Near(int i) const { return min(Expert(i), a.experts - 1); }
+  __device__ float Value(int i) const { return contract::Add(score[i], bias[i]); }
 
   // Bit i of `taken`: the lane's i-th expert is one of the best.
   __device__ void Choose() {
     unsigned key[kItems];  // 0: none or taken; a score's key is larger
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) key[i] = Inside(i) ? contract::OrderKey(Value(i)) : 0u;
+    for (int i = 0; i < kItems; ++i) key[i] = contract::OrderKey(Value(i)) & (Inside(i) ? ~0u : 0u);
     taken = 0;
 #pragma unroll 1
     for (int k = 0; k < a.top_k; ++k) {
@@ -84,7 +83,9 @@ class RowEnd {
       const unsigned first = MinOfWarp(equal != 0 ? lane + 32 * (__ffs(static_cast<int>(equal)) - 1) : ~0u);
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
-        if (first == static_cast<unsigned>(Expert(i))) key[i] = 0u, taken |= 1u << i;
+        const bool takes = first == static_cast<unsigned>(Expert(i));
+        key[i] = takes ? 0u : key[i];
+        taken |= takes ? 1u << i : 0u;
       }
     }
   }

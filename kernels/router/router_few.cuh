@@ -114,7 +114,7 @@ __device__ void EndRow(const FewRowsRouter& call, std::int64_t t, std::byte* mem
 // Blocks: two experts each, one a row's mixing matrix, then one for each row that ends it and has to start last. The next kernel starts when the rows are
 // there: the shared expert needs no choice.
 template <int kRows, int kItems>
-__global__ void __launch_bounds__(FewRowsRouter::kThreads) FewRowsRouterKernel(const __grid_constant__ FewRowsRouter call) {
+__global__ void __launch_bounds__(FewRowsRouter::kThreads, kRows > 1 || kItems > 12 ? 1 : 3) FewRowsRouterKernel(const __grid_constant__ FewRowsRouter call) {
   extern __shared__ __align__(16) std::byte memory[];
   const int mixed = static_cast<int>(blockIdx.x) - (call.router.experts + FewRowsRouter::kExpertsOfBlock - 1) / FewRowsRouter::kExpertsOfBlock;
   const int row = mixed - static_cast<int>(call.mix.rows);
