@@ -180,6 +180,7 @@ TEST_F(BadInput, RequestsBeyondTheModel) {
   ExpectRefusal({"check", "--model", model_, "--ids", longer}, {"5000 tokens", "4096"});
   ExpectRefusal({"check", "--model", model_, "--tokens", "99999"}, {"99999 tokens", "4096"});
   ExpectRefusal({"check", "--model", model_, "--golden", dir_.File("absent")}, {"absent"});
+  ExpectRefusal({"check", "--model", model_, "--only", "99"}, {"--only", "99", "expected 1 to"});
 }
 
 // A device too small for the model, or for a session beside it.

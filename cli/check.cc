@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/files.h"
@@ -22,6 +23,7 @@ struct CheckFlags {
   std::string ids;
   std::int64_t tokens = 0;
   std::string golden;
+  std::vector<int> only;
 };
 
 harness::CheckOptions OptionsOf(const CheckFlags& flags, const ModelConfig& config) {
@@ -42,6 +44,7 @@ harness::CheckOptions OptionsOf(const CheckFlags& flags, const ModelConfig& conf
     CheckIds(options.prompt, 0, config);
   }
   options.golden = flags.golden;
+  options.only = flags.only;
   return options;
 }
 
@@ -72,6 +75,7 @@ void AddCheck(CLI::App& app) {
   command->add_option("--ids", flags->ids, "JSON file with the prompt's token ids instead");
   command->add_option("--golden", flags->golden,
                       "Directory with recorded runs (tokens/, digests/) to compare as well");
+  command->add_option("--only", flags->only, "Numbers of the configurations to run, as the matrix lists them from 1 on; default: all")->delimiter(',');
   command->callback([flags] { RunCheck(*flags); });
 }
 

@@ -4,11 +4,14 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "fast/engine.h"
 #include "harness/golden/golden.h"
 #include "harness/invariance/expectation.h"
 #include "harness/invariance/run.h"
+#include "model/error.h"
 
 namespace lockstep::harness {
 namespace {
@@ -74,6 +77,19 @@ std::vector<NumericsOptions> OnOneProfile(const std::vector<NumericsOptions>& al
   return kept;
 }
 
+// Those that were asked for.
+std::vector<Configuration> Chosen(const std::vector<Configuration>& matrix, const std::vector<int>& only) {
+  if (only.empty()) return matrix;
+  std::vector<Configuration> chosen;
+  for (const int line : only) {
+    if (line < 1 || line > static_cast<int>(matrix.size())) {
+      throw InputError("--only: configuration " + std::to_string(line) + ", expected 1 to " + std::to_string(matrix.size()));
+    }
+    chosen.push_back(matrix[static_cast<std::size_t>(line - 1)]);
+  }
+  return chosen;
+}
+
 }  // namespace
 
 CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, const CheckOptions& options,
@@ -87,11 +103,12 @@ CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, cons
   const std::map<Profile, golden::GoldenRun> recorded = LoadRecorded(*checkpoint, options.golden, only);
   const std::vector<NumericsOptions> arithmetics =
       only ? OnOneProfile(MatrixArithmetics(options.size), *only) : MatrixArithmetics(options.size);
-  for (const Configuration& configuration : MakeMatrix(options.size, arithmetics, device)) {
+  for (const Configuration& configuration : Chosen(MakeMatrix(options.size, arithmetics, device), options.only)) {
     Count(configuration.Name(), Difference(checkpoint, configuration, reference, options.make_backend), &result,
           report);
   }
   for (const auto& [profile, run] : recorded) {
+    if (!options.only.empty()) break;
     Count("recorded " + std::string(NameOf(profile)), GoldenDifference(checkpoint, options, profile, run),
           &result, report);
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/invariance/check_model.h"
@@ -157,6 +158,10 @@ TEST(CheckModelTest, SaysWhichStepOfWhichConfigurationsDiffers) {
     EXPECT_NE(line.find("chunk="), line.npos) << line;
     EXPECT_NE(line.find("DIFFERS: first at attn_heads of layer 0, position "), line.npos) << line;
   }
+  const std::vector<std::string> all = std::exchange(lines, {});
+  options.only = {3, 1};
+  EXPECT_EQ(CheckModel(Golden("tiny-v41-native").checkpoint, options, [&lines](const std::string& line) { lines.push_back(line); }).runs, 2);
+  EXPECT_EQ(lines, (std::vector<std::string>{all[2], all[0]}));
 }
 
 TEST(NoFaultTest, TheWrapperItselfChangesNothing) {
