@@ -8,7 +8,7 @@ namespace lockstep::kernels {
 // Block: 32 channels (x), 8 heads (y), row (z). Chunks of blocks of 64 slots: warp b makes the weights of block b of a chunk, four threads a head, while two
 // warps of 16 channels, the rows of their MMA, multiply the chunk before.
 struct AttentionValues {
-  static constexpr int kHeads = AttentionSplit::kValueHeads, kBlocks = AttentionSplit::kBlocks, kWeightThreads = 32 * kBlocks, kWeightBarrier = 1;
+  static constexpr int kHeads = AttentionSplit::kValueHeads, kBlocks = AttentionSplit::kBlocks, kWeightThreads = 32 * kBlocks, kWeightBarrier = 1, kMultiplyBarrier = 2;
   struct Chunk {
     std::uint16_t value[AttentionSplit::kChunk * AttentionSplit::kChannels];  // as Key has them
     std::uint16_t weight[kHeads * AttentionSplit::kWeightStride];
@@ -43,11 +43,13 @@ struct AttentionValues {
 #pragma unroll 1
     for (int i = split.rehearse ? kWeighsNothing : 0; i <= last; ++i) {
       if (i == 0) last = Begin(weighs);
+      const bool weighing = i == kWeighsNothing || (i >= 0 && i < last);
       if (!weighs) {
         if (i >= 0 && i < last) FetchValues(i);
+        if (weighing) PassABarrierToo();
         if (i == kMultipliesNothing || i > 0) Multiply(i - 1);
         if (i == kMultipliesNothing || i == last) Store(i > 0);
-      } else if (i == kWeighsNothing || (i >= 0 && i < last)) {
+      } else if (weighing) {
         Weigh(i < 0 ? -1 : i);
         if (i >= 0) LoadScores(i + 1);
       }
@@ -60,6 +62,11 @@ struct AttentionValues {
   static constexpr int kWeighsNothing = -2, kMultipliesNothing = -1;  // turns before the first, a barrier apart like all of them
 
   __device__ Chunk& Of(int chunk) const { return s.chunk[chunk > 0 ? chunk & 1 : 0]; }
+
+  // By the warps that multiply, where the others meet to weigh: racecheck compares how many barriers threads have passed.
+  __device__ static void PassABarrierToo() {
+    asm volatile("bar.sync %0, %1;" ::"n"(kMultiplyBarrier), "n"(AttentionSplit::kValueThreads - kWeightThreads) : "memory");
+  }
 
   // What does not depend on other kernels.
   __device__ void Prepare() {
