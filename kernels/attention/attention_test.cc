@@ -268,6 +268,23 @@ TEST(Attention, AllVisibleEntries) {
   }
 }
 
+// One row whose list ends with a block of 64 slots or has one slot behind it, on both sides of what kernels hold at a time and far beyond.
+TEST(Attention, ListsOfEveryNumberOfChunks) {
+  for (const std::int64_t blocks : {6, 12, 18, 24, 33, 70}) {
+    for (const std::int64_t selected : {64 * (blocks - 2), 64 * (blocks - 2) + 1}) {
+      for (const bool all_visible : {false, true}) {
+        ExpectReference({.tokens = {{.position = 1000, .stored = selected + 30, .selected = selected}},
+                         .heads = 9,
+                         .head_dim = 48,
+                         .window = 64,
+                         .window_kind = FormatKind::kFp8,
+                         .compressed_kind = FormatKind::kFp8,
+                         .all_visible = all_visible});
+      }
+    }
+  }
+}
+
 // Queries of zero: every weight is one and, with a sink that weighs nothing, the result the mean of the values;
 // of small integers, and as many of them as a power of two, exactly.
 TEST(Attention, EqualScoresGiveTheMean) {
