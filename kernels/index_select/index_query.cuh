@@ -12,8 +12,14 @@ namespace lockstep::kernels {
 
 inline constexpr int kIndexQuantizerBlock = 32;
 
-// A prepared query: A fragments of its E2M1 values as bf16, scales [heads][blocks], weights [heads]; heads in tiles of 16. Channels of a block, whose sum is
-// exact in any order, lie so that a thread has eight neighbouring ones of a head: a key's are then a word of its packed row.
+// Scales with which products, and products of two, stay far from the ends of fp32: 2^-60 .. 2^60.
+__device__ inline bool IsUsualScale(unsigned exponent) { return exponent - 67u <= 120u; }
+// What the values of a block are multiplied by in advance, exactly.
+__device__ inline __nv_bfloat162 ScaleInValues(unsigned exponent) { return __float2bfloat162_rn(IsUsualScale(exponent) ? PowerOfExponent(exponent) : 1.0f); }
+
+// A prepared query: A fragments of its E2M1 values as bf16, times their block's scale where that is a usual one, scales [heads][blocks], weights [heads]; heads in
+// tiles of 16, and what pads them has scales of 1. Channels of a block, whose sum is exact in any order, lie so that a thread has eight neighbouring ones of a
+// head: a key's are then a word of its packed row.
 template <int kBlocks, int kHeadTiles>
 struct IndexQuery {
   static constexpr int kSteps = 2 * kBlocks, kPaddedHeads = 16 * kHeadTiles;
@@ -55,14 +61,14 @@ __global__ void PrepareIndexQueryKernel(const __grid_constant__ IndexSelectArgs 
   for (int d = threadIdx.x; d < kDim; d += blockDim.x) {
     x[d] = h < a.heads && d < a.dim ? BF16Value(a.q_THI[(t * a.heads + h) * a.dim + d]) : 0.0f;
     codes[d] = 0;
-    if (d < kBlocks) scales[d] = 0;
+    if (d < kBlocks) scales[d] = 127;
   }
   __syncthreads();
   if (a.key_format.kind == RowFormat::Kind::kHadamardFp4) HadamardBlock(x, a.dim, hadamard_scale);
   if (h < a.heads) QuantizeBlocks(a.key_format, x, codes, scales);
   __syncthreads();
   for (int d = 2 * threadIdx.x; d < kDim; d += 2 * blockDim.x) {
-    query.Word(h, d) = Fp4Values(codes[d] | codes[d + 1] << 4).x;
+    query.Word(h, d) = ScaledFp4(codes[d] | codes[d + 1] << 4, ScaleInValues(scales[d / kIndexQuantizerBlock])).x;
   }
   if (threadIdx.x < kBlocks) query.scale[h].of[threadIdx.x] = PowerOfExponent(scales[threadIdx.x]);
   if (threadIdx.x == 0) query.SetWeight(a, t, h, weight_scale);
@@ -126,11 +132,12 @@ __global__ void __launch_bounds__(32) PrepareWholeHeadKernel(const __grid_consta
       if (lane == 0) query.SetWeight(a, t, h, weight_scale);
     }
     const HeadCodes head(a, bits, hadamard_scale);
-    const uint2 values = Fp4Values(head.codes);
+    const unsigned exponent = h < a.heads ? head.exponent : 127u;
+    const uint2 values = ScaledFp4(head.codes, ScaleInValues(exponent));
     if (!real) continue;
     query.Word(h, 4 * lane) = values.x;
     query.Word(h, 4 * lane + 2) = values.y;
-    if (lane % 8 == 0) query.scale[h].of[lane / 8] = PowerOfExponent(head.exponent);
+    if (lane % 8 == 0) query.scale[h].of[lane / 8] = PowerOfExponent(exponent);
   }
 }
 

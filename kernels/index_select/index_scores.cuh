@@ -26,15 +26,19 @@ struct IndexEntries {
   }
 
   // Entry number of the i-th.
-  __device__ std::int64_t Number(std::int64_t i) const { return blocks ? std::int64_t{blocks[i / block_size]} * block_size + i % block_size : i; }
-  __device__ const std::byte* Key(std::int64_t i) const {
-    const std::int64_t j = Number(i);
-    return keys.pages[j >> keys.page_shift] + (j & ((std::int64_t{1} << keys.page_shift) - 1)) * keys.row_bytes;
+  template <class Int>
+  __device__ Int Number(Int i) const {
+    return blocks ? Int{blocks[i / block_size]} * block_size + i % block_size : i;
+  }
+  template <class Int>
+  __device__ const std::byte* Key(Int i) const {
+    const Int j = Number(i), row = j & ((Int{1} << keys.page_shift) - 1);
+    return keys.pages[j >> keys.page_shift] + std::int64_t{row} * keys.row_bytes;
   }
 };
 
 // relu(dot) * weight of a head.
-__device__ inline float HeadPart(float dot, float weight) { return contract::Mul(dot > 0.0f ? dot : 0.0f, weight); }
+__device__ inline float HeadPart(float dot, float weight) { return contract::Mul(fmaxf(dot, 0.0f), weight); }
 
 // Scores of one row's keys by a warp, eight at a time: lane 4 g + q has, of key g, the eight channels 8 q and following of every block.
 template <int kBlocks, int kHeadTiles>
@@ -48,30 +52,35 @@ struct IndexScoreWarp {
 
   const IndexSelectArgs& a;
   const int lane;
+  const Query* query = nullptr;
+  bool usual = false;  // all its scales are, and so in its values
+  const Fp4Bytes bytes;
   FragmentA fragment[kHeadTiles][2 * kBlocks];
-  float query_scale[kHeadTiles][2][kBlocks], weight[kHeadTiles][2];
+  float weight[kHeadTiles][2];
 
   __device__ explicit IndexScoreWarp(const IndexSelectArgs& args) : a(args), lane(threadIdx.x & 31) {}
 
-  __device__ void LoadQuery(const Query& query) {
-    const int g = lane / 4;
+  __device__ void LoadQuery(const Query& prepared) {
+    query = &prepared;
 #pragma unroll
     for (int m = 0; m < kHeadTiles; ++m) {
 #pragma unroll
-      for (int k = 0; k < 2 * kBlocks; ++k) *reinterpret_cast<uint4*>(fragment[m][k].a) = query.fragment[m][k][lane];
+      for (int k = 0; k < 2 * kBlocks; ++k) *reinterpret_cast<uint4*>(fragment[m][k].a) = query->fragment[m][k][lane];
 #pragma unroll
-      for (int low = 0; low < 2; ++low) {
-        const int head = 16 * m + 8 * low + g;
-        weight[m][low] = query.weight[head];
-        const typename Query::Scales scales = query.scale[head];
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) query_scale[m][low][b] = scales.of[b];
-      }
+      for (int low = 0; low < 2; ++low) weight[m][low] = query->weight[16 * m + 8 * low + lane / 4];
     }
+    bool all = true;
+#pragma unroll
+    for (int head = 0; head < Query::kPaddedHeads; head += 32) {
+      const typename Query::Scales scales = query->scale[(head + lane) % Query::kPaddedHeads];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) all = all && IsUsualScale(__float_as_uint(scales.of[b]) >> 23);
+    }
+    usual = __all_sync(0xffffffffu, all);
   }
 
   // The row of this lane's key of the eight from `first` on; past the end the last one.
-  __device__ const std::byte* Row(const IndexEntries& entries, std::int64_t first) const { return entries.Key(min(first + lane / 4, entries.count - 1)); }
+  __device__ const std::byte* Row(const IndexEntries& entries, int first) const { return entries.Key(min(first + lane / 4, static_cast<int>(entries.count) - 1)); }
 
   // What follows the channels does not matter: a query is zero there.
   __device__ Keys Read(const std::byte* row) const {
@@ -87,7 +96,7 @@ struct IndexScoreWarp {
     } else {
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        if (b * kIndexQuantizerBlock < a.dim) keys.scales |= static_cast<unsigned>(scales[b]) << (8 * b);
+        keys.scales |= (b * kIndexQuantizerBlock < a.dim ? static_cast<unsigned>(scales[b]) : 127u) << (8 * b);
       }
     }
     return keys;
@@ -95,6 +104,22 @@ struct IndexScoreWarp {
 
   // Every lane of a column's group has the scores of keys 2q and 2q + 1.
   __device__ float2 Score(const Keys& keys) const {
+    constexpr unsigned kTop = 0x80808080u >> (32 - 8 * kBlocks);
+    const bool keys_usual = ((keys.scales ^ keys.scales << 1) & kTop) == kTop;  // 2^-63 .. 2^64: the exponents' two top bits differ
+    return usual && __all_sync(0xffffffffu, keys_usual) ? ScoreWith<true>(keys) : ScoreWith<false>(keys);
+  }
+
+  // `kScaled`: the query's scales are in the sums, and their products with the keys' would be exact. Else the product of both as it rounds.
+  template <bool kScaled>
+  __device__ float Scaled(float sum, int head, int block, float key_scale, float dot) const {
+    if constexpr (kScaled) return contract::Fma(sum, key_scale, dot);
+    const float scale = query->scale[head].of[block];
+    const float codes = IsUsualScale(__float_as_uint(scale) >> 23) ? contract::Mul(sum, __uint_as_float(0x7f000000u - __float_as_uint(scale))) : sum;
+    return contract::Fma(codes, contract::Mul(scale, key_scale), dot);
+  }
+
+  template <bool kScaled>
+  __device__ float2 ScoreWith(const Keys& keys) const {
     float key_scale[2][kBlocks];
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
@@ -104,7 +129,7 @@ struct IndexScoreWarp {
     }
     uint2 values[2 * kBlocks];
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) values[2 * b] = Fp4Values(keys.word[b] & 0xffffu), values[2 * b + 1] = Fp4Values(keys.word[b] >> 16);
+    for (int b = 0; b < kBlocks; ++b) values[2 * b] = bytes.Values(keys.word[b]), values[2 * b + 1] = bytes.Values(keys.word[b] >> 16);
     float part[kHeadTiles][4];
 #pragma unroll
     for (int m = 0; m < kHeadTiles; ++m) {
@@ -115,7 +140,7 @@ struct IndexScoreWarp {
 #pragma unroll
         for (int k = 2 * b; k < 2 * b + 2; ++k) MmaBF16(sum, fragment[m][k], values[k].x, values[k].y);
 #pragma unroll
-        for (int c = 0; c < 4; ++c) dot[c] = contract::Fma(sum[c], contract::Mul(query_scale[m][c / 2][b], key_scale[c % 2][b]), dot[c]);
+        for (int c = 0; c < 4; ++c) dot[c] = Scaled<kScaled>(sum[c], 16 * m + 8 * (c / 2) + lane / 4, b, key_scale[c % 2][b], dot[c]);
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c) part[m][c] = HeadPart(dot[c], weight[m][c / 2]);
@@ -136,11 +161,11 @@ struct IndexScoreWarp {
     float sum[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      sum[c] = a.heads > 8 ? contract::Add(part[0][c], part[0][c + 2]) : part[0][c];
+      sum[c] = kHeadTiles > 1 || a.heads > 8 ? contract::Add(part[0][c], part[0][c + 2]) : part[0][c];
 #pragma unroll
       for (int stride = 4; stride > 0; stride /= 2) {
         const float other = __shfl_xor_sync(0xffffffffu, sum[c], 4 * stride);
-        if (a.heads > stride) sum[c] = contract::Add(sum[c], other);
+        if (kHeadTiles > 1 || a.heads > stride) sum[c] = contract::Add(sum[c], other);
       }
     }
     return make_float2(sum[0], sum[1]);
@@ -151,8 +176,8 @@ struct IndexScoreWarp {
 // before prepares the query and has waited for all others: keys may be read before it ends. The next eight are on their way meanwhile, and the address of those
 // behind them.
 template <int kBlocks, int kHeadTiles, class Store>
-__device__ void ScoreInTurn(const IndexSelectArgs& a, const IndexEntries& entries, const IndexQuery<kBlocks, kHeadTiles>& query, std::int64_t first, std::int64_t step,
-                            std::int64_t end, const Store& store) {
+__device__ void ScoreInTurn(const IndexSelectArgs& a, const IndexEntries& entries, const IndexQuery<kBlocks, kHeadTiles>& query, int first, int step, int end,
+                            const Store& store) {
   using Warp = IndexScoreWarp<kBlocks, kHeadTiles>;
   Warp warp(a);
   if (first >= end) return WaitForKernelsBefore();
@@ -176,14 +201,17 @@ template <int kBlocks, int kHeadTiles>
 __global__ void __launch_bounds__(256, 1) ScoreRowKernel(const __grid_constant__ IndexSelectArgs a, const IndexQuery<kBlocks, kHeadTiles>* queries, float* scores, std::int64_t stride) {
   StartNextKernel();
   constexpr int kKeys = IndexScoreWarp<kBlocks, kHeadTiles>::kKeys;
-  const std::int64_t t = blockIdx.y, step = blockDim.x / 32 * gridDim.x * kKeys, first = (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * kKeys;
-  const int lane = threadIdx.x & 31;
+  const std::int64_t t = blockIdx.y;
+  const int warps = static_cast<int>(blockDim.x / 32), step = warps * static_cast<int>(gridDim.x) * kKeys;
+  const int first = static_cast<int>(blockIdx.x * warps + threadIdx.x / 32) * kKeys, lane = threadIdx.x & 31;
   const IndexEntries entries(a, t);
-  ScoreInTurn(a, entries, queries[t], first, step, entries.count, [&](float2 score, std::int64_t from) {
-    const std::int64_t i = from + 2 * (lane & 3);
+  const int count = static_cast<int>(entries.count);
+  float* row = scores + t * stride;
+  ScoreInTurn(a, entries, queries[t], first, step, count, [&](float2 score, int from) {
+    const int i = from + 2 * lane;
     if (lane >= 4) return;
-    if (i < entries.count) scores[t * stride + i] = score.x;
-    if (i + 1 < entries.count) scores[t * stride + i + 1] = score.y;
+    if (i < count) row[i] = score.x;
+    if (i + 1 < count) row[i + 1] = score.y;
   });
 }
 

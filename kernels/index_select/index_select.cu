@@ -20,8 +20,8 @@ enum Slot { kQuerySlot = 1, kScoreSlot, kRoundSlot, kOtherRoundSlot, kTeamSlot }
 constexpr std::int64_t kScoreBytes = std::int64_t{64} << 20;  // scores that exist together, but for a single row
 constexpr std::int64_t kManyRows = 64;                        // from here on rows share the keys that a warp unpacks
 constexpr std::int64_t kScoreWarps = 8;                       // of a block
-constexpr std::int64_t kTeamRows = 8, kTeamEntries = 4096;     // at most, and at least, where the blocks of a row choose together
-constexpr int kReservedBytes = 1024;  // of shared memory, of every block
+constexpr std::int64_t kTeamRows = 8, kTeamEntries = 3072;     // at most, and at least, where the blocks of a row choose together
+constexpr int kReservedBytes = 1024;                           // of shared memory, of every block
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -15,7 +16,7 @@ namespace lockstep::kernels {
 namespace {
 
 TEST(LongIndexSelect, LengthsAroundTheLimits) {
-  for (const std::int64_t n : {2047, 2048, 2049, 4095, 4096, 4097, 8192, 8193, 8449, 16384, 16385}) {
+  for (const std::int64_t n : {2047, 2048, 2049, 3071, 3072, 3073, 4096, 4097, 8192, 8193, 8449, 16384, 16385}) {
     for (const Recipe recipe : kRecipes) ExpectPage({.visible = {n}, .heads = 3, .dim = 32, .top_k = 300, .page_shift = 5, .recipe = recipe});
   }
 }
@@ -113,11 +114,30 @@ TEST(LongIndexSelect, WhatLaterBitsDecide) {
 // As many equal ones as the list of them has room for, and more; neighbours, and far from each other.
 TEST(LongIndexSelect, ListsAroundTheirRoom) {
   constexpr std::int64_t kAll = 5003;
-  for (const std::int64_t equal : {255, 256, 257, 1024, 2047, 2048, 2049}) {
+  for (const std::int64_t equal : {255, 256, 257, 1023, 1024, 1025, 2049}) {
     for (const std::int64_t begin : {0, 61, 2900}) {
       ExpectLevels("neighbours", kAll, 200, [&](std::int64_t j) -> Level { return {j >= begin && j < begin + equal ? 6 : 4, 3, 3}; });
     }
     ExpectLevels("far", kAll, 200, [&](std::int64_t j) -> Level { return {IsOneOf(j, equal, kAll) ? 6 : 4, static_cast<int>(j % 8), 1}; });
+  }
+}
+
+// Scales whose product rounds or vanishes, of queries and of keys, beside such as have none.
+TEST(LongIndexSelect, UnusualScales) {
+  for (const std::int64_t n : {300, 4500}) {
+    for (const int heads : {5, 32, 64}) {
+      IndexProblem p({.visible = {n, n, n, 70}, .heads = heads, .dim = 128, .top_k = 40, .page_shift = 4, .one_sequence = true});
+      constexpr int kExponents[] = {0, -90, 50, -120};
+      for (std::size_t i = 0; i < p.q_THI.size() - kMargin; ++i) {
+        if (i / 32 % 7 == 0) p.q_THI[i] = FloatToBF16(std::ldexp(BF16ToFloat(p.q_THI[i]), kExponents[i / static_cast<std::size_t>(heads * 128) % 4]));
+      }
+      for (std::int64_t j = 0; j < n; ++j) {
+        std::byte* scales = p.keys[0].data() + p.Keys(0).RowOffset(j) + 64;
+        constexpr int kKeyExponents[] = {66, 30, 175, 64, 191, 192, 63};
+        if (j / 16 % 2 == 0) scales[j % 4] = static_cast<std::byte>(kKeyExponents[j % 7]);
+      }
+      ExpectEverywhere(p, PageOf(p, Profile::kSm90), Profile::kSm90, "unusual scales");
+    }
   }
 }
 

@@ -8,22 +8,16 @@ namespace lockstep::kernels {
 
 inline constexpr int kTeamThreads = 256, kTeamWarps = kTeamThreads / 32, kMaxTeam = kTeamThreads;  // of a block; blocks
 inline constexpr int kTeamDigits = 2048, kTeamPasses = 3, kThreadDigits = kTeamDigits / kTeamThreads;
-inline constexpr int kTiedItems = 8, kMaxTied = kTeamThreads * kTiedItems;
+inline constexpr int kDigitGroup = 16, kDigitGroups = kTeamDigits / kDigitGroup;  // neighbouring digits
+inline constexpr int kTiedItems = 4, kMaxTied = kTeamThreads * kTiedItems;
 inline constexpr std::int64_t kMaxStretch = 16384;  // entries of a block
 
 // Zero when the blocks start: the kernel that prepares the query makes it so.
 struct alignas(16) TeamRow {
-  unsigned histogram[kTeamPasses][kTeamDigits];  // of all blocks; digit d at Place(d)
+  unsigned histogram[kTeamPasses][kTeamDigits];  // of all blocks' keys
+  unsigned groups[kTeamPasses][kDigitGroups];    // the same of groups of digits: who waits reads little
   unsigned long long tied[kMaxTied];             // keys at the threshold, in any order
   unsigned counts[kMaxTeam];                     // of each block
-
-  // Eight neighbouring digits share a sector, and the next eight lie in another line: additions to the few digits that most keys have meet less.
-  __host__ __device__ static int Place(int digit) {
-    const int sector = digit / 8;
-    return (sector / 32 * 32 + sector % 8 * 4 + sector % 32 / 8) * 8 + digit % 8;
-  }
-  // From the place of a warp's first 32 of 256 digits to that of its i-th 32.
-  __host__ __device__ static constexpr int PlaceOffset(int i) { return i % 2 * 128 + i / 2 * 8; }
 
 #if defined(__CUDACC__)
   // By `of` threads, of which this is number `rank`.
@@ -68,10 +62,9 @@ __device__ unsigned long long ReceiveWord(const unsigned long long* from) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+%2];" : "=l"(word) : "l"(from), "n"(kOffset * 8) : "memory");
   return word;
 }
-template <int kOffset>
-__device__ uint4 ReceiveWords(const unsigned* from) {
+__device__ inline uint4 ReceiveWords(const unsigned* from) {
   uint4 words;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4+%5];" : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from), "n"(kOffset * 4) : "memory");
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from) : "memory");
   return words;
 }
 #endif

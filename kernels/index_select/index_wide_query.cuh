@@ -5,9 +5,6 @@
 
 namespace lockstep::kernels {
 
-// Scales with which products, and products of two, stay far from the ends of fp32: 2^-60 .. 2^60.
-__device__ inline bool IsUsualScale(unsigned exponent) { return exponent - 67u <= 120u; }
-
 // A query of 128 channels as B operand. Column of head h: 8 (h / 8) + 2 (h % 4) + h / 4 % 2, so that thread q of a quad has the heads 4 m + q. Channels of a
 // 32-block lie so that the eight of a word of codes are a thread's share of two k16 steps: the order within a block is free, its sum is exact.
 template <int kHeads>

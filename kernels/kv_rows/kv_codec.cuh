@@ -76,13 +76,20 @@ __host__ __device__ inline bool ReadableByEights(const RowFormat& f) {
 // log2 of a quantizer block that is a power of two.
 __device__ inline int BlockShift(const RowFormat& f) { return 31 - __clz(f.block); }
 
-// Four FP4 codes (the low 16 bits) as bf16.
-__device__ inline uint2 Fp4Values(unsigned codes) {
-  // bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6: high and low bytes, chosen by the three magnitude bits.
-  const unsigned magnitude = codes & 0x7777u, sign = __byte_perm(0x8000u, 0u, (codes >> 3) & 0x1111u);
-  const unsigned high = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitude) | sign, low = __byte_perm(0xc0800000u, 0xc0804000u, magnitude);
+// Four FP4 codes (the low 16 bits) as bf16. The bytes are a table of signs and of bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6, high and low, chosen by bits of the codes.
+__device__ inline uint2 Fp4Values(unsigned codes, unsigned sign_bytes = 0x8000u, unsigned high_bytes = 0x3f3f3f00u, unsigned low_bytes = 0xc0800000u) {
+  const unsigned magnitude = codes & 0x7777u, sign = __byte_perm(sign_bytes, 0u, (codes >> 3) & 0x1111u);
+  const unsigned high = __byte_perm(high_bytes, 0x40404040u, magnitude) | sign, low = __byte_perm(low_bytes, 0xc0804000u, magnitude);
   return make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
 }
+
+// Its table in registers of a loop, where the compiler would make the constants again for each use.
+struct Fp4Bytes {
+  unsigned sign = 0x8000u, high = 0x3f3f3f00u, low = 0xc0800000u;
+
+  __device__ Fp4Bytes() { asm volatile("" : "+r"(sign), "+r"(high), "+r"(low)); }
+  __device__ uint2 Values(unsigned codes) const { return Fp4Values(codes, sign, high, low); }
+};
 
 // The same times a bf16 scale: exact where the product has at most eight significant bits, as with every scale here.
 __device__ inline uint2 ScaledFp4(unsigned codes, __nv_bfloat162 scale) {
