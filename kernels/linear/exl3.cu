@@ -1,17 +1,16 @@
-// EXL3 linears on the device, host side: the jobs of a call sorted into launches, and the memory that these share.
+// EXL3 linears on the device, host side: the launches of a call, and the memory that these share.
 #include <algorithm>
-#include <compare>
 #include <deque>
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "kernels/contract/segments.h"
 #include "kernels/device/cuda_stream.cuh"
 #include "kernels/expert_ffn/expert_ffn.h"
 #include "kernels/linear/exl3_cuda.h"
+#include "kernels/linear/exl3_launches.h"
 #include "kernels/linear/exl3_lists.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/linear/linear_cuda_slots.h"
@@ -19,21 +18,6 @@
 
 namespace lockstep::kernels {
 namespace {
-
-// Jobs that one launch can serve, whatever their outputs. Small tiles: any rate and codebook of a form.
-struct LaunchKey {
-  std::int32_t in = 0, in_features = 0;
-  Exl3Form form = Exl3Form::kInt8;
-  auto operator<=>(const LaunchKey&) const = default;
-};
-
-LaunchKey KeyOf(const LinearSpec& s) { return {s.in_padded, s.in_features, FormOf(Exl3JobOf(s, nullptr))}; }
-
-// What the jobs of a launch are like: their rates (codebook, twice the bits), and the widest of each part.
-struct LaunchJobs {
-  std::set<std::pair<Codebook, int>> rates;
-  std::int32_t max_out[kExl3Parts] = {};
-};
 
 // A call's common part, for `count` of the parts from `first` on.
 Exl3Call CallOf(const GroupedLinear& g, int first, int count, const LaunchKey& key, const LaunchJobs& jobs) {
@@ -165,15 +149,6 @@ void LaunchLargeOf(CudaStream& stream, HostCalls* calls) {
   if (calls->large.tiles.count > 0) LaunchLarge(stream, calls->jobs, &calls->large);
 }
 
-// visit(spec, part) for all matrices of a call.
-template <class Visit>
-void ForSpecs(const GroupedLinear& g, Visit visit) {
-  for (std::size_t i = 0; i < g.specs.size(); ++i) visit(*g.specs[i], i % g.part.size());
-  for (int f = 0; g.table && f < g.table->num_forms; ++f) {
-    for (std::size_t p = 0; p < g.part_of.size(); ++p) visit(g.table->host_forms[f].*g.part_of[p], p);
-  }
-}
-
 // The matrices of each form, as parameters if they fit.
 void SetForms(const GroupedLinear& g, Exl3Tiles* tiles) {
   const ExpertTable& table = *g.table;
@@ -218,57 +193,6 @@ void RunDeviceJobs(CudaStream& stream, const GroupedLinear& g, const LaunchKey& 
   Exl3Call call = CallOf(g, 0, g.parts(), key, of_key);
   SetDeviceTiles(g, &call);
   LaunchSmall(stream, of_key, &call);
-}
-
-void Add(const LinearSpec& spec, std::size_t part, LaunchJobs* jobs) {
-  jobs->rates.insert({spec.codebook, spec.bits_x2});
-  jobs->max_out[part] = std::max(jobs->max_out[part], spec.out_padded);
-}
-
-// Gate, up and down of all experts in one launch.
-struct ExpertLaunch {
-  std::optional<LaunchKey> pair, down;
-  LaunchJobs jobs;
-  std::int32_t width = -1;  // features between them
-};
-
-// What a launch of small tiles needs to serve jobs of both keys: bytes are words whose upper byte is zero. Nothing if none can.
-std::optional<LaunchKey> Joined(const LaunchKey& a, const LaunchKey& b) {
-  if (a.in != b.in || a.in_features != b.in_features || (a.form != b.form && (a.form == Exl3Form::kHalf || b.form == Exl3Form::kHalf))) return std::nullopt;
-  LaunchKey both = a;
-  if (a.form != b.form) both.form = Exl3Form::kInt16;
-  return both;
-}
-
-// Nothing if it takes more launches, or other kernels.
-std::optional<ExpertLaunch> OneLaunch(const GroupedLinear& g) {
-  ExpertLaunch launch;
-  bool fits = std::all_of(g.runs.begin(), g.runs.end(), [](const RowRun& run) { return run.rows <= kExl3SmallSlots; });
-  ForSpecs(g, [&](const LinearSpec& spec, std::size_t part) {
-    fits = fits && spec.kind == LinearSpec::Kind::kExl3;
-    if (!fits) return;
-    std::optional<LaunchKey>& key = part < 2 ? launch.pair : launch.down;
-    const std::optional<LaunchKey> joined = Joined(KeyOf(spec), key.value_or(KeyOf(spec)));
-    if (launch.width < 0) launch.width = part < 2 ? spec.out_features : spec.in_features;
-    fits = joined && launch.width == (part < 2 ? spec.out_features : spec.in_features);
-    key = joined;
-    Add(spec, part, &launch.jobs);
-  });
-  if (!fits || !launch.pair || !launch.down) return std::nullopt;
-  LaunchKey pair = *launch.pair;
-  pair.in = launch.down->in, pair.in_features = launch.down->in_features;  // codes of down leave the first launch in its form
-  const std::optional<LaunchKey> both = Joined(pair, *launch.down);
-  if (!both) return std::nullopt;
-  launch.pair->form = both->form;
-  return launch;
-}
-
-std::map<LaunchKey, LaunchJobs> LaunchesOf(const GroupedLinear& g) {
-  std::map<LaunchKey, LaunchJobs> launches;
-  ForSpecs(g, [&](const LinearSpec& spec, std::size_t part) {
-    if (spec.kind == LinearSpec::Kind::kExl3) Add(spec, part, &launches[KeyOf(spec)]);
-  });
-  return launches;
 }
 
 std::deque<HostCalls> HostCallsOf(const GroupedLinear& g, const std::map<LaunchKey, LaunchJobs>& launches, Lists* lists) {
