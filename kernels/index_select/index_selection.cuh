@@ -137,6 +137,26 @@ struct SegmentKeys {
     __syncthreads();
   }
 
+  // This thread's keys of the segment, which begins at `begin`: all are asked for, then looked at. Whether one is a NaN's.
+  template <class Keys>
+  __device__ bool Read(const Keys& keys, std::int64_t begin) {
+    decltype(keys.Read(0)) read[kSelectItems];
+#pragma unroll
+    for (int i = 0; i < kSelectItems; ++i) {
+      if (i >= items) break;
+      read[i] = {};
+      if (first + 32 * i < n) read[i] = keys.Read(begin + first + 32 * i);
+    }
+    bool nan = false;
+#pragma unroll
+    for (int i = 0; i < kSelectItems; ++i) {
+      if (i >= items) break;
+      key[i] = Keys::Key(read[i]);
+      nan = nan || key[i] == kNanKey;
+    }
+    return nan;
+  }
+
   // Histograms are clear.
   __device__ KthKey FindKth(int taken) const {
     unsigned prefix = 0, remaining = static_cast<unsigned>(taken), mask = 0;
@@ -155,6 +175,37 @@ struct SegmentKeys {
       if (shift == 0) return {prefix, static_cast<int>(remaining)};
       mask = ~0u << shift;
       shift = max(shift - 11, 0);
+    }
+  }
+
+  // To chosen_W: the warp's keys that are larger than the k-th, and equal ones in the low half.
+  __device__ void CountChosen(const KthKey& kth) const {
+    unsigned chosen = 0;
+#pragma unroll
+    for (int i = 0; i < kSelectItems; ++i) {
+      if (i >= items) break;
+      const bool inside = first + 32 * i < n;
+      chosen += __popc(__ballot_sync(0xffffffffu, inside && key[i] > kth.key)) << 16 | __popc(__ballot_sync(0xffffffffu, inside && key[i] == kth.key));
+    }
+    if (lane == 0) s.chosen_W[warp] = chosen;
+  }
+
+  // Calls write(place among the chosen, place in the segment, key) for those that are chosen; chosen_W is there.
+  template <class Write>
+  __device__ void ForChosen(const KthKey& kth, const Write& write) const {
+    const unsigned before = BeforeWarp(s.chosen_W);
+    int ties_before = static_cast<int>(before & 0xffffu), place = static_cast<int>(before >> 16) + min(ties_before, kth.ties);
+#pragma unroll
+    for (int i = 0; i < kSelectItems; ++i) {
+      if (i >= items) break;
+      const int at = first + 32 * i;
+      const bool inside = at < n, tie = inside && key[i] == kth.key;
+      const unsigned below = (1u << lane) - 1u, tied = __ballot_sync(0xffffffffu, tie);
+      const bool take = inside && (key[i] > kth.key || (tie && ties_before + __popc(tied & below) < kth.ties));
+      const unsigned takers = __ballot_sync(0xffffffffu, take);
+      if (take) write(place + __popc(takers & below), at, key[i]);
+      place += __popc(takers);
+      ties_before += __popc(tied);
     }
   }
 };
@@ -177,57 +228,20 @@ __global__ void __launch_bounds__(kSelectThreads) SelectKernel(const __grid_cons
   segment.ClearHistograms();
   __syncthreads();
   WaitForKernelsBefore();
-  const int n = segment.n, taken = min(n, s.k), items = segment.items, first = segment.first, lane = segment.lane;
-  unsigned(&key)[kSelectItems] = segment.key;
-  decltype(keys.Read(0)) read[kSelectItems];
-#pragma unroll
-  for (int i = 0; i < kSelectItems; ++i) {
-    if (i >= items) break;
-    read[i] = {};
-    if (first + 32 * i < n) read[i] = keys.Read(begin + first + 32 * i);
-  }
-  bool nan = false;
-#pragma unroll
-  for (int i = 0; i < kSelectItems; ++i) {
-    if (i >= items) break;
-    key[i] = Keys::Key(read[i]);
-    nan = nan || key[i] == kNanKey;
-  }
-  const bool every = taken == n;
-  const KthKey kth = every ? KthKey{0u, n} : segment.FindKth(taken);  // every key is at least 0
-
-  unsigned chosen = 0;  // of the warp: larger ones, and equal ones in the low half
-#pragma unroll
-  for (int i = 0; i < kSelectItems; ++i) {
-    if (i >= items) break;
-    const bool inside = first + 32 * i < n;
-    chosen += __popc(__ballot_sync(0xffffffffu, inside && key[i] > kth.key)) << 16 | __popc(__ballot_sync(0xffffffffu, inside && key[i] == kth.key));
-  }
-  if (lane == 0) segment.s.chosen_W[segment.warp] = chosen;
+  const int n = segment.n, taken = min(n, s.k);
+  bool nan = segment.Read(keys, begin);
+  const KthKey kth = taken == n ? KthKey{0u, n} : segment.FindKth(taken);  // every key is at least 0
+  segment.CountChosen(kth);
   nan = __syncthreads_or(nan);
   if (nan && !next_keys) {
     if (threadIdx.x == 0) s.count[t] = -1;
     return;
   }
-  const unsigned before = segment.BeforeWarp(segment.s.chosen_W);
-  int ties_before = static_cast<int>(before & 0xffffu), place = static_cast<int>(before >> 16) + min(ties_before, kth.ties);
-#pragma unroll
-  for (int i = 0; i < kSelectItems; ++i) {
-    if (i >= items) break;
-    const int at = first + 32 * i;
-    const bool inside = at < n, tie = inside && key[i] == kth.key;
-    const unsigned below = (1u << lane) - 1u, tied = __ballot_sync(0xffffffffu, tie);
-    const bool take = inside && (key[i] > kth.key || (tie && ties_before + __popc(tied & below) < kth.ties));
-    const unsigned takers = __ballot_sync(0xffffffffu, take);
-    if (take) {
-      const int to = place + __popc(takers & below);
-      const auto number = s.round > 0 ? s.number[t * s.stride + begin + at] : static_cast<std::int32_t>(begin + at);
-      numbers[to] = next_keys || s.candidates == Candidates::kBlocks ? number : static_cast<std::int32_t>(entries.Number(number));
-      if (next_keys) next_keys[to] = key[i];
-    }
-    place += __popc(takers);
-    ties_before += __popc(tied);
-  }
+  segment.ForChosen(kth, [&](int to, int at, unsigned key) {
+    const auto number = s.round > 0 ? s.number[t * s.stride + begin + at] : static_cast<std::int32_t>(begin + at);
+    numbers[to] = next_keys || s.candidates == Candidates::kBlocks ? number : static_cast<std::int32_t>(entries.Number(number));
+    if (next_keys) next_keys[to] = key;
+  });
   if (!next_keys && threadIdx.x == 0) s.count[t] = taken;
 }
 
