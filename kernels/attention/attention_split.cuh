@@ -12,22 +12,6 @@
 
 namespace lockstep::kernels {
 
-// LoadMatrices and LoadMatricesTransposed by an address in shared memory: constants added to it take no instructions.
-__device__ inline void LoadMatricesAt(std::uint32_t (&r)[4], std::uint32_t row) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 750
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
-#else
-  LoadMatrices(r, static_cast<const std::uint16_t*>(__cvta_shared_to_generic(row)));
-#endif
-}
-__device__ inline void LoadMatricesTransposedAt(std::uint32_t (&r)[4], std::uint32_t row) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 750
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
-#else
-  LoadMatricesTransposed(r, static_cast<const std::uint16_t*>(__cvta_shared_to_generic(row)));
-#endif
-}
-
 struct AttentionSplit {
   static constexpr int kScoreHeads = 32, kScoreSlots = 16, kScoreWarps = kScoreSlots, kScoreThreads = 32 * kScoreWarps;  // a warp a slot
   static constexpr int kGroups = kAttentionSlots / kScoreSlots;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/attention_split.cuh"
+#include "kernels/device/warpgroups.cuh"
 
 namespace lockstep::kernels {
 
@@ -43,9 +44,9 @@ struct AttentionValues {
 #pragma unroll 1
     for (int i = split.rehearse ? kWeighsNothing : 0; i <= last; ++i) {
       if (i == 0) last = Begin(weighs);
-      const bool weighing = i == kWeighsNothing || (i >= 0 && i < last);
+      const bool fetching = i >= 0 && i < last, weighing = fetching || i == kWeighsNothing;
       if (!weighs) {
-        if (i >= 0 && i < last) FetchValues(i);
+        if (fetching) FetchValues(i);
         if (weighing) PassABarrierToo();
         if (i == kMultipliesNothing || i > 0) Multiply(i - 1);
         if (i == kMultipliesNothing || i == last) Store(i > 0);
@@ -65,7 +66,7 @@ struct AttentionValues {
 
   // By the warps that multiply, where the others meet to weigh: racecheck compares how many barriers threads have passed.
   __device__ static void PassABarrierToo() {
-    asm volatile("bar.sync %0, %1;" ::"n"(kMultiplyBarrier), "n"(AttentionSplit::kValueThreads - kWeightThreads) : "memory");
+    SyncSome<kMultiplyBarrier, AttentionSplit::kValueThreads - kWeightThreads>();
   }
 
   // What does not depend on other kernels.
@@ -118,7 +119,7 @@ struct AttentionValues {
     share.Mask(mine ? list.Filled(first + warp) : FilledSlots{0, 0});
     const float own = share.Max();
     if (leader) c.max[warp][head] = own;
-    asm volatile("bar.sync %0, %1;" ::"n"(kWeightBarrier), "n"(kWeightThreads) : "memory");  // of these warps
+    SyncSome<kWeightBarrier, kWeightThreads>();
     float before = max;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {

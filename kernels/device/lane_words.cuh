@@ -9,30 +9,44 @@ namespace lockstep::kernels {
 using LaneWord = unsigned long long;  // low half: the value's bits; high half: 1 once it is there
 
 #if defined(__CUDACC__)
-__device__ inline void SendLane(LaneWord* word, float value) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"((LaneWord{1} << 32) | __float_as_uint(value)) : "memory");
+__device__ inline void SendWord(unsigned* to, unsigned word) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory"); }
+__device__ inline void SendWord(unsigned long long* to, unsigned long long word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory"); }
+__device__ inline unsigned ReceiveWord(const unsigned* from) {
+  unsigned word;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
 }
+// The offset, in words, stays out of the address: a loop would keep a register for each.
+template <int kOffset = 0>
+__device__ inline unsigned long long ReceiveWord(const unsigned long long* from) {
+  unsigned long long word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+%2];" : "=l"(word) : "l"(from), "n"(kOffset * 8) : "memory");
+  return word;
+}
+// Four neighbours on 16 bytes, each a word of its own.
+__device__ inline uint4 ReceiveWords(const unsigned* from) {
+  uint4 words;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from) : "memory");
+  return words;
+}
+
+__device__ inline void SendLane(LaneWord* word, float value) { SendWord(word, (LaneWord{1} << 32) | __float_as_uint(value)); }
 
 // Whether the value is there.
 __device__ inline bool ReceiveLane(const LaneWord* word, float& value) {
-  LaneWord bits;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(bits) : "l"(word) : "memory");
+  const LaneWord bits = ReceiveWord(word);
   value = __uint_as_float(static_cast<unsigned>(bits));
   return (bits >> 32) != 0;
 }
 
-__device__ inline void ClearLane(LaneWord* word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(LaneWord{0}) : "memory"); }
+__device__ inline void ClearLane(LaneWord* word) { SendWord(word, LaneWord{0}); }
 
 // The same in 32 bits: a value's bits inverted, so that zero says that it is not there yet. All bits set is a NaN that no arithmetic here makes; a NaN goes
 // as the one that it makes.
 __device__ inline std::uint32_t HalfWordOf(float value) { return value == value ? ~__float_as_uint(value) : ~0x7fffffffu; }
 __device__ inline float ValueOf(std::uint32_t word) { return __uint_as_float(~word); }
 
-__device__ inline void SendHalfWord(std::uint32_t* word, float value) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(HalfWordOf(value)) : "memory");
-}
-
-// Four neighbours on 16 bytes, each a word of its own.
+__device__ inline void SendHalfWord(std::uint32_t* word, float value) { SendWord(word, HalfWordOf(value)); }
 __device__ inline void SendHalfWords(std::uint32_t* words, const float (&value)[4]) {
   asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(words), "r"(HalfWordOf(value[0])), "r"(HalfWordOf(value[1])), "r"(HalfWordOf(value[2])),
                "r"(HalfWordOf(value[3]))
@@ -41,8 +55,8 @@ __device__ inline void SendHalfWords(std::uint32_t* words, const float (&value)[
 // Whether the first kCount are there.
 template <int kCount = 4>
 __device__ inline bool ReceiveHalfWords(const std::uint32_t* words, float (&value)[4]) {
-  std::uint32_t bits[4];
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(words) : "memory");
+  const uint4 four = ReceiveWords(words);
+  const std::uint32_t bits[4] = {four.x, four.y, four.z, four.w};
   bool there = true;
 #pragma unroll
   for (int i = 0; i < 4; ++i) value[i] = ValueOf(bits[i]), there = there && (i >= kCount || bits[i] != 0);

@@ -12,12 +12,15 @@ namespace lockstep::kernels {
 __device__ inline std::uint32_t SharedAddress(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 750
-__device__ inline void LoadMatrices(std::uint32_t (&r)[4], const std::uint16_t* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(SharedAddress(row)));
+// By an address in shared memory: constants added to it take no instructions.
+__device__ inline void LoadMatricesAt(std::uint32_t (&r)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
 }
-__device__ inline void LoadMatricesTransposed(std::uint32_t (&r)[4], const std::uint16_t* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(SharedAddress(row)));
+__device__ inline void LoadMatricesTransposedAt(std::uint32_t (&r)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row));
 }
+__device__ inline void LoadMatrices(std::uint32_t (&r)[4], const std::uint16_t* row) { LoadMatricesAt(r, SharedAddress(row)); }
+__device__ inline void LoadMatricesTransposed(std::uint32_t (&r)[4], const std::uint16_t* row) { LoadMatricesTransposedAt(r, SharedAddress(row)); }
 
 #else
 // Lane 8j + i holds the address of row i of matrix j; the others ask it.
@@ -34,6 +37,10 @@ __device__ inline void LoadMatricesTransposed(std::uint32_t (&r)[4], const std::
     const std::uint32_t low = RowOfLane(row, 8 * j + 2 * (lane % 4))[lane / 4], high = RowOfLane(row, 8 * j + 2 * (lane % 4) + 1)[lane / 4];
     r[j] = low | (high << 16);
   }
+}
+__device__ inline void LoadMatricesAt(std::uint32_t (&r)[4], std::uint32_t row) { LoadMatrices(r, static_cast<const std::uint16_t*>(__cvta_shared_to_generic(row))); }
+__device__ inline void LoadMatricesTransposedAt(std::uint32_t (&r)[4], std::uint32_t row) {
+  LoadMatricesTransposed(r, static_cast<const std::uint16_t*>(__cvta_shared_to_generic(row)));
 }
 #endif
 

@@ -6,6 +6,7 @@
 #include "kernels/device/lane_words.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/ldmatrix.cuh"
+#include "kernels/device/warpgroups.cuh"
 #include "kernels/elementwise/channels.cuh"
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/elementwise/mixing_matrix.cuh"
@@ -231,7 +232,7 @@ class SiteEnd {
       sum = Fma(y, y, sum);
     }
     lanes[lane] = sum;
-    asm volatile("bar.sync 1, %0;" ::"n"(kLanesF) : "memory");  // of these four warps
+    SyncSome<1, kLanesF>();  // these four warps
     const float r = contract::Rsqrt(Add(Div(FoldLanes(lanes), static_cast<float>(n)), a.collapse.eps));
 #pragma unroll 1
     for (int d = 8 * lane; d < n; d += 8 * kLanesF) {

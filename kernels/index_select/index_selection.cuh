@@ -4,6 +4,7 @@
 
 #include "kernels/contract/total_order.h"
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/warp_reduce.cuh"
 #include "kernels/index_select/index_scores.cuh"
 
 namespace lockstep::kernels {
@@ -115,12 +116,7 @@ struct SegmentKeys {
     const int top = kDigits - 1 - 4 * static_cast<int>(threadIdx.x);  // this thread's digits: top and the three below
     const uint4 four = *reinterpret_cast<const uint4*>(&histogram[top - 3]);
     const unsigned count[4] = {four.w, four.z, four.y, four.x}, own = four.x + four.y + four.z + four.w;
-    unsigned to_here = own;
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      const unsigned other = __shfl_up_sync(0xffffffffu, to_here, lanes);
-      if (lane >= lanes) to_here += other;
-    }
+    const unsigned to_here = RunningSumOfWarp(own);
     if (lane == 31) s.digits_W[warp] = to_here;
     __syncthreads();
     const unsigned larger = BeforeWarp(s.digits_W) + to_here - own;

@@ -2,7 +2,7 @@
 // arrivals stands between them: digit counts by their sum, which is known, other words by being not zero.
 #pragma once
 
-#include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/lane_words.cuh"
 
 namespace lockstep::kernels {
 
@@ -47,26 +47,6 @@ struct BlockCounts {
   __device__ static BlockCounts Of(unsigned word) { return {word & 0x7fffu, word >> 15 & 0x7fffu}; }
   __device__ unsigned Word() const { return 1u << 31 | at << 15 | above; }
 };
-
-__device__ inline void SendWord(unsigned* to, unsigned word) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory"); }
-__device__ inline void SendWord(unsigned long long* to, unsigned long long word) { asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory"); }
-__device__ inline unsigned ReceiveWord(const unsigned* from) {
-  unsigned word;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
-  return word;
-}
-// The offset, in words, stays out of the address: a loop would keep a register for each.
-template <int kOffset>
-__device__ unsigned long long ReceiveWord(const unsigned long long* from) {
-  unsigned long long word;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+%2];" : "=l"(word) : "l"(from), "n"(kOffset * 8) : "memory");
-  return word;
-}
-__device__ inline uint4 ReceiveWords(const unsigned* from) {
-  uint4 words;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from) : "memory");
-  return words;
-}
 #endif
 
 }  // namespace lockstep::kernels

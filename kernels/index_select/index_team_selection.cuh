@@ -139,7 +139,7 @@ class TeamSelection {
     do {
       const uint4 four = ReceiveWords(&row_.groups[pass][kDigitGroups - 4 - 4 * lane_]);
       count[0] = four.w, count[1] = four.z, count[2] = four.y, count[3] = four.x;
-    } while (WarpSum(count[0] + count[1] + count[2] + count[3]) != equal_);
+    } while (SumOfWarp(count[0] + count[1] + count[2] + count[3]) != equal_);
     if (const unsigned top = __shfl_sync(0xffffffffu, count[0], 0); pass == 0 && top > 0) {  // kNanKey has the largest digit alone
       const unsigned nans = __shfl_sync(0xffffffffu, DigitCount(pass, kDigitGroups - 1, top), 0);
       if (lane_ == 0) s_.nan = nans;
@@ -155,7 +155,7 @@ class TeamSelection {
     unsigned count;
     do {
       count = lane_ < kDigitGroup ? ReceiveWord(&row_.histogram[pass][(group + 1) * kDigitGroup - 1 - lane_]) : 0u;
-    } while (WarpSum(count) != all);
+    } while (SumOfWarp(count) != all);
     return count;
   }
 
@@ -177,7 +177,7 @@ class TeamSelection {
       if (at && listed_) SendWord(&row_.tied[position + atomicAdd(&s_.listed, 1u)], TiedEntry{key, static_cast<unsigned>(begin_ + i)}.Word());
       counts += (at ? 1u << 16 : 0u) + (kth_.Below(key) ? 1u : 0u);
     }
-    counts = WarpSum(counts);
+    counts = SumOfWarp(counts);
     if (lane_ == 0) atomicAdd(&s_.counts, counts);
     __syncthreads();
     if (threadIdx.x == 0) SendWord(&row_.counts[blockIdx.x], BlockCounts{s_.counts & 0xffffu, s_.counts >> 16}.Word());
@@ -251,7 +251,7 @@ class TeamSelection {
     });
 #pragma unroll 1
     for (int i = first + lane_; i < end; i += 32) own += (kth_.Below(key_[i]) ? 1u << 16 : 0u) + (kth_.Has(key_[i]) ? 1u : 0u);
-    above = WarpSum(above), ties = WarpSum(ties), own = WarpSum(own);
+    above = SumOfWarp(above), ties = SumOfWarp(ties), own = SumOfWarp(own);
     if (lane_ != 0) return;
     if (above > 0) atomicAdd(&s_.above_before, above);
     if (ties > 0) atomicAdd(&s_.ties_before, ties);

@@ -1,18 +1,9 @@
-// Sums and the place of the wanted-th of many, by a warp.
+// The place of the wanted-th of many, by a warp.
 #pragma once
 
-#include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/warp_reduce.cuh"
 
 namespace lockstep::kernels {
-
-__device__ inline unsigned WarpSum(unsigned x) {
-#if __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(0xffffffffu, x);
-#else
-  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
-  return x;
-#endif
-}
 
 // Where the wanted-th of many lies: one of a lane's counts, how many of it are wanted, and how many it has.
 struct Found {
@@ -25,12 +16,7 @@ struct Found {
     unsigned own = 0;
 #pragma unroll
     for (int i = 0; i < kCounts; ++i) own += count[i];
-    unsigned to_here = own;
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      const unsigned other = __shfl_up_sync(0xffffffffu, to_here, lanes);
-      if (lane >= lanes) to_here += other;
-    }
+    const unsigned to_here = RunningSumOfWarp(own);
     const int at = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, to_here >= wanted))) - 1;
     Found found{0u, wanted - (to_here - own), count[0]};
 #pragma unroll

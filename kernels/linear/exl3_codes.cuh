@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/contract/segments.h"
+#include "kernels/device/warp_reduce.cuh"
 #include "kernels/elementwise/norm_row.cuh"
 #include "kernels/kv_rows/kv_codec.cuh"
 #include "kernels/linear/exl3_epilogue.cuh"
@@ -17,20 +18,11 @@ __device__ inline void ScaleInput(const float4& scale, float (&t)[4]) {
   t[0] = contract::Mul(t[0], scale.x), t[1] = contract::Mul(t[1], scale.y), t[2] = contract::Mul(t[2], scale.z), t[3] = contract::Mul(t[3], scale.w);
 }
 
-__device__ inline int SumWarp(int x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(0xffffffffu, x);
-#else
-  for (int stride = 16; stride > 0; stride /= 2) x += __shfl_xor_sync(0xffffffffu, x, stride);
-  return x;
-#endif
-}
-
 // The largest of a warp's values that are not negative; a NaN only counts where there is nothing else.
 __device__ inline float TopWarp(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const bool nan = x != x;
-  const float top = __uint_as_float(__reduce_max_sync(0xffffffffu, nan ? 0u : __float_as_uint(x)));
+  const float top = __uint_as_float(MaxOfWarp(nan ? 0u : __float_as_uint(x)));
   return __all_sync(0xffffffffu, nan) ? x : top;
 #else
   return MaxWarp(x);
@@ -45,7 +37,7 @@ __device__ inline ScaleSum IntegerCodes(float act_limit, float (&t)[4], int (&co
   const float inverse = zero ? 0.0f : contract::Div(act_limit, top);
 #pragma unroll
   for (int r = 0; r < 4; ++r) code[r] = __float2int_rn(fmaxf(fminf(contract::Mul(t[r], inverse), act_limit), -act_limit));
-  return {zero ? 0.0f : contract::Div(top, act_limit), SumWarp(code[0] + code[1] + code[2] + code[3])};
+  return {zero ? 0.0f : contract::Div(top, act_limit), SumOfWarp(code[0] + code[1] + code[2] + code[3])};
 }
 
 // code = 256 * high + low, low in -128 .. 127.

@@ -3,22 +3,12 @@
 
 #include "kernels/contract/total_order.h"
 #include "kernels/device/cuda_stream.cuh"
+#include "kernels/device/warp_reduce.cuh"
 #include "kernels/router/router.h"
 
 namespace lockstep::kernels {
 
 inline constexpr int kMaxTopK = 64, kMaxExperts = 1024;
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-__device__ inline unsigned MaxOfWarp(unsigned x) { return __reduce_max_sync(0xffffffffu, x); }
-__device__ inline unsigned MinOfWarp(unsigned x) { return __reduce_min_sync(0xffffffffu, x); }
-#else
-__device__ inline unsigned MaxOfWarp(unsigned x) {
-  for (int stride = 16; stride > 0; stride /= 2) x = max(x, __shfl_xor_sync(0xffffffffu, x, stride));
-  return x;
-}
-__device__ inline unsigned MinOfWarp(unsigned x) { return ~MaxOfWarp(~x); }
-#endif
 
 // What a row's choice is made from and what it leaves, in shared memory.
 struct RouterChoice {

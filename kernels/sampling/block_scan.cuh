@@ -3,23 +3,12 @@
 
 #include <cstdint>
 
-namespace lockstep::kernels {
+#include "kernels/device/warp_reduce.cuh"
 
-inline constexpr unsigned kAllLanes = 0xffffffffu;
+namespace lockstep::kernels {
 
 __device__ inline unsigned long long WarpMax(unsigned long long value) {
   for (int stride = 16; stride > 0; stride /= 2) value = max(value, __shfl_xor_sync(kAllLanes, value, stride));
-  return value;
-}
-
-// Of the lanes up to this one.
-template <class Value>
-__device__ Value WarpRunningSum(Value value) {
-  const int lane = threadIdx.x % 32;
-  for (int stride = 1; stride < 32; stride *= 2) {
-    const Value below = __shfl_up_sync(kAllLanes, value, stride);
-    if (lane >= stride) value += below;
-  }
   return value;
 }
 
@@ -30,10 +19,10 @@ struct BlockSums {
   // By 1024 threads. `warp`: 32 words of shared memory that others may use again after the next barrier.
   static __device__ BlockSums Of(unsigned long long value, unsigned long long* warp) {
     const int lane = threadIdx.x % 32, own = threadIdx.x / 32;
-    const unsigned long long upto = WarpRunningSum(value);
+    const unsigned long long upto = RunningSumOfWarp(value);
     if (lane == 31) warp[own] = upto;
     __syncthreads();
-    const unsigned long long warps = WarpRunningSum(warp[lane]);
+    const unsigned long long warps = RunningSumOfWarp(warp[lane]);
     const unsigned long long earlier = __shfl_sync(kAllLanes, warps, (own + 31) % 32);
     return {(own > 0 ? earlier : 0ull) + upto - value, __shfl_sync(kAllLanes, warps, 31)};
   }

@@ -213,7 +213,7 @@ class WeightedRow {
     team_.Meet();
     const int lane = threadIdx.x % 32, block = threadIdx.x / 32;
     const auto own = static_cast<int>(lane < team_.blocks() ? team_.Word(lane, 0) : 0ull);
-    const int upto = WarpRunningSum(own), count = __shfl_sync(kAllLanes, own, block), to = __shfl_sync(kAllLanes, upto, block) - count;
+    const int upto = RunningSumOfWarp(own), count = __shfl_sync(kAllLanes, own, block), to = __shfl_sync(kAllLanes, upto, block) - count;
     const int all = __shfl_sync(kAllLanes, upto, 31);
     if (all <= kThreads) {
       for (int i = lane; i < count; i += 32) s_.key[to + i] = team_.Word(block, 1 + i);
