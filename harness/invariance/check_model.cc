@@ -107,8 +107,8 @@ CheckResult CheckModel(const std::shared_ptr<const Checkpoint>& checkpoint, cons
     Count(configuration.Name(), Difference(checkpoint, configuration, reference, options.make_backend), &result,
           report);
   }
+  if (!options.only.empty()) return result;
   for (const auto& [profile, run] : recorded) {
-    if (!options.only.empty()) break;
     Count("recorded " + std::string(NameOf(profile)), GoldenDifference(checkpoint, options, profile, run),
           &result, report);
   }
