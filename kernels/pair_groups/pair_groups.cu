@@ -1,5 +1,6 @@
 // Few pairs: one block. Many: a block an expert, which counts the pairs of lower experts and its own, then places its own; no block waits for another.
 #include "kernels/device/launch.cuh"
+#include "kernels/device/warp_reduce.cuh"
 #include "kernels/pair_groups/pair_groups_cuda.h"
 #include "kernels/pair_groups/pair_groups_few.cuh"
 
@@ -31,18 +32,10 @@ struct BlockSums {
 };
 __device__ BlockSums SumBlock(int own, int (&of_warp)[kWarps]) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-  const auto up_to_here = [lane](int x) {
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, x, lanes);
-      x += lane >= lanes ? other : 0;
-    }
-    return x;
-  };
-  const int here = up_to_here(own);
+  const int here = RunningSumOfWarp(own);
   if (lane == 31) of_warp[warp] = here;
   __syncthreads();
-  const int warps = up_to_here(of_warp[lane]), warps_before = __shfl_sync(0xffffffffu, warps, (warp + 31) % 32);
+  const int warps = RunningSumOfWarp(of_warp[lane]), warps_before = __shfl_sync(0xffffffffu, warps, (warp + 31) % 32);
   return {here - own + (warp > 0 ? warps_before : 0), __shfl_sync(0xffffffffu, warps, 31)};
 }
 

@@ -21,25 +21,42 @@ struct RouterChoice {
   __device__ float Value(int e) const { return bias ? contract::Add(score[e], bias[e]) : score[e]; }
 };
 
-// The top_k best, best first, by a warp whose threads hold every 32nd expert.
+// Order keys of a row's experts in a warp: lane l has those of l, l + 32, ...
+template <int kItems>
+struct ExpertKeys {
+  unsigned key[kItems];  // 0: none or taken; a score's key is larger
+
+  // Takes the best one out, of equal ones the first, and returns it: without branches, because rounds wait for one another.
+  __device__ unsigned TakeBest() {
+    const unsigned lane = threadIdx.x & 31, top = MaxOfWarp(Largest<0, kItems>());
+    unsigned equal = 0;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) equal |= key[i] == top ? 1u << i : 0u;
+    const unsigned first = MinOfWarp(equal != 0 ? lane + 32 * (__ffs(static_cast<int>(equal)) - 1) : ~0u);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) key[i] = first == lane + 32 * i ? 0u : key[i];
+    return first;
+  }
+
+ private:
+  template <int kBegin, int kEnd>
+  __device__ unsigned Largest() const {
+    if constexpr (kEnd - kBegin == 1) return key[kBegin];
+    else return max(Largest<kBegin, (kBegin + kEnd) / 2>(), Largest<(kBegin + kEnd) / 2, kEnd>());
+  }
+};
+
+// The top_k best, best first.
 template <int kItems>
 __device__ void ChooseBest(const RouterArgs& a, const RouterChoice& c) {
   const int lane = threadIdx.x & 31;
-  unsigned key[kItems];  // 0: none or taken; a score's key is larger
+  ExpertKeys<kItems> keys;
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) key[i] = lane + 32 * i < a.experts ? contract::OrderKey(c.Value(lane + 32 * i)) : 0u;
+  for (int i = 0; i < kItems; ++i) keys.key[i] = lane + 32 * i < a.experts ? contract::OrderKey(c.Value(lane + 32 * i)) : 0u;
+#pragma unroll 1
   for (int k = 0; k < a.top_k; ++k) {
-    unsigned best = 0, place = 0;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (key[i] > best) best = key[i], place = static_cast<unsigned>(i);
-    }
-    const unsigned top = MaxOfWarp(best), first = MinOfWarp(best == top ? lane + 32 * place : ~0u);
-    if (lane == 0) c.chosen[k] = static_cast<std::int32_t>(first);
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (first == static_cast<unsigned>(lane + 32 * i)) key[i] = 0;
-    }
+    const unsigned best = keys.TakeBest();
+    if (lane == 0) c.chosen[k] = static_cast<std::int32_t>(best);
   }
 }
 

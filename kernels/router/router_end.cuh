@@ -70,30 +70,15 @@ class RowEnd {
 
   // Bit i of `taken`: the lane's i-th expert is one of the best.
   __device__ void Choose() {
-    unsigned key[kItems];  // 0: none or taken; a score's key is larger
+    ExpertKeys<kItems> keys;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) key[i] = contract::OrderKey(Value(i)) & (Inside(i) ? ~0u : 0u);
+    for (int i = 0; i < kItems; ++i) keys.key[i] = contract::OrderKey(Value(i)) & (Inside(i) ? ~0u : 0u);
     taken = 0;
 #pragma unroll 1
     for (int k = 0; k < a.top_k; ++k) {
-      const unsigned top = MaxOfWarp(Largest<0, kItems>(key));
-      unsigned equal = 0;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) equal |= key[i] == top ? 1u << i : 0u;
-      const unsigned first = MinOfWarp(equal != 0 ? lane + 32 * (__ffs(static_cast<int>(equal)) - 1) : ~0u);
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const bool takes = first == static_cast<unsigned>(Expert(i));
-        key[i] = takes ? 0u : key[i];
-        taken |= takes ? 1u << i : 0u;
-      }
+      const unsigned best = keys.TakeBest();
+      taken |= best % 32 == static_cast<unsigned>(lane) ? 1u << best / 32 : 0u;
     }
-  }
-
-  template <int kBegin, int kEnd>
-  __device__ static unsigned Largest(const unsigned (&key)[kItems]) {
-    if constexpr (kEnd - kBegin == 1) return key[kBegin];
-    else return max(Largest<kBegin, (kBegin + kEnd) / 2>(key), Largest<(kBegin + kEnd) / 2, kEnd>(key));
   }
 
   // Those taken ascending by id: that is where their pairs lie as well.

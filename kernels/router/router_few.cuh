@@ -21,7 +21,7 @@ struct FewRowsRouter {
   SinkhornArgs mix;       // of kStreams streams, if there are rows
 
   static bool Takes(const RouterArgs& a) { return a.rows <= kMaxRows && a.hidden % 8 == 0 && a.experts <= kMaxExperts; }
-  int score_blocks() const { return (router.experts + kExpertsOfBlock - 1) / kExpertsOfBlock; }
+  __host__ __device__ int score_blocks() const { return (router.experts + kExpertsOfBlock - 1) / kExpertsOfBlock; }
   // Weights of the block's experts and the rows; where a row ends its scores and the bias.
   std::size_t shared_bytes() const {
     const auto score = static_cast<std::size_t>(router.hidden) * (kExpertsOfBlock * sizeof(float) + static_cast<std::size_t>(router.rows) * 2);
@@ -116,7 +116,7 @@ __device__ void EndRow(const FewRowsRouter& call, std::int64_t t, std::byte* mem
 template <int kRows, int kItems>
 __global__ void __launch_bounds__(FewRowsRouter::kThreads, kRows > 1 || kItems > 12 ? 1 : 3) FewRowsRouterKernel(const __grid_constant__ FewRowsRouter call) {
   extern __shared__ __align__(16) std::byte memory[];
-  const int mixed = static_cast<int>(blockIdx.x) - (call.router.experts + FewRowsRouter::kExpertsOfBlock - 1) / FewRowsRouter::kExpertsOfBlock;
+  const int mixed = static_cast<int>(blockIdx.x) - call.score_blocks();
   const int row = mixed - static_cast<int>(call.mix.rows);
   if (mixed < 0) {
     ScoreExperts<kRows>(call, memory);
