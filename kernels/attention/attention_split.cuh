@@ -29,6 +29,7 @@ struct AttentionSplit {
   int compressed_blocks;  // room for those behind the window's
   int raw_stride;         // bytes from packed row to packed row in shared memory
   bool rehearse;          // one row, and one chunk: blocks of both kernels have places together
+  bool rehearse_scores;   // and the kernel before leaves room for those of scores
 
   __device__ float* Score(const AttentionArgs& a, std::int64_t t, int head) const { return score + (t * a.heads + head) * slots; }
   __device__ std::uint16_t* Key(std::int64_t t, std::int64_t slot, int channel) const { return key + ((t * (padded / kChannels) + channel / kChannels) * slots + slot) * kChannels; }

@@ -111,7 +111,7 @@ struct AttentionScores {
       if (!Mine()) return WaitForKernelsBefore();
     }
 #pragma unroll 1
-    for (int real = split.rehearse ? 0 : 1; real < 2; ++real) {
+    for (int real = split.rehearse_scores ? 0 : 1; real < 2; ++real) {
       if (real) {
         WaitForKernelsBefore();
         if (!Fetch()) return;

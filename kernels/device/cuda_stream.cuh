@@ -46,6 +46,9 @@ class CudaStream : public Stream {
   // Whether the last overlapping launch waits for all before it and only then lets the next one start, which then may read what that wait was for at once.
   bool last_waits_first() const { return last_waits_first_; }
   void SetLastWaitsFirst(bool waits) { last_waits_first_ = waits; }
+  // Whether the last overlapping launch leaves no room for blocks of the next one before its own end.
+  bool last_fills() const { return last_fills_; }
+  void SetLastFills(bool fills) { last_fills_ = fills; }
   // How often scratch memory has moved.
   std::int64_t epoch() const { return epoch_; }
 
@@ -54,7 +57,7 @@ class CudaStream : public Stream {
 
   static constexpr int kSlots = 12;
   int device_, processors_ = 0, shared_bytes_ = 0;
-  bool overlaps_ = false, last_waits_first_ = false, keeps_old_ = false;
+  bool overlaps_ = false, last_waits_first_ = false, last_fills_ = false, keeps_old_ = false;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_[kSlots] = {};
   std::vector<std::byte*> old_scratch_;

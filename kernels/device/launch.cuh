@@ -22,6 +22,7 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::siz
   config.attrs = &overlap;
   config.numAttrs = stream.overlaps() ? 1 : 0;  // older code has no wait in its kernels
   stream.SetLastWaitsFirst(false);
+  stream.SetLastFills(false);
   CheckCuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), "kernel launch");
 }
 
