@@ -23,11 +23,12 @@ constexpr int kPooled = 2, kStreams = 4;
 // The numbers of blocks come first: what a block reads of a launch's parameters it waits for, a line at a time.
 struct InputBlocks {
   int pooled[kPooled], window, query, index_query, history[kPooled], mix;
-  PackedForm window_form, pooled_form[kPooled];
+  NormRopePackArgs pack[kPooled + 1];  // of the entries, the index keys and the window: an index finds a parameter, an address does not
+  PackedForm form[kPooled + 1];
   AttentionInputsArgs a;
 
   explicit InputBlocks(const AttentionInputsArgs& args)
-      : window_form(args.window.pack.format), pooled_form{PackedForm(args.pooled[0].pack.pack.format), PackedForm(args.pooled[1].pack.pack.format)}, a(args) {
+      : pack{args.pooled[0].pack, args.pooled[1].pack, args.window}, form{PackedForm(pack[0].pack.format), PackedForm(pack[1].pack.format), PackedForm(pack[2].pack.format)}, a(args) {
     for (int p = 0; p < kPooled; ++p) {
       pooled[p] = static_cast<int>(a.pooled[p].pack.rope.rows);
       history[p] = static_cast<int>(a.pooled[p].history.rows);
@@ -70,16 +71,18 @@ __device__ void PoolLatent(const CompressorArgs& a, const PoolEntry& entry, std:
   __syncthreads();
 }
 
-// Row i of the window, or of entries, which are pooled first where they are not there yet.
-__device__ void PackInput(const NormRopePackArgs& a, const CompressorArgs* compress, std::int64_t i, const PackedForm& form) {
+// Row i of the window, which is part kPooled, or of entries, which are pooled first where they are not there yet.
+__device__ void PackInput(const InputBlocks& inputs, int part, std::int64_t i) {
   __shared__ __align__(8) std::uint16_t latent[NormRopePackRow::kChunks * kLanesF];
-  const NormRopePackRow row(a, i, form);
-  const PoolEntry entry = compress ? compress->entry_N[i] : PoolEntry{};
+  const NormRopePackArgs& a = inputs.pack[part];
+  const NormRopePackRow row(a, i, inputs.form[part]);
+  const bool pools = part < kPooled && inputs.a.pooled[part].compress.entries > 0;
+  const PoolEntry entry = pools ? inputs.a.pooled[part].compress.entry_N[i] : PoolEntry{};
   WaitForKernelsBefore();
   std::uint16_t* out = a.rope.x + i * a.rope.width;
-  if (!compress) return row.Run(a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out, out);
+  if (!pools) return row.Run(a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out, out);
   if (entry.own < 0) return;
-  PoolLatent(*compress, entry, latent);
+  PoolLatent(inputs.a.pooled[part].compress, entry, latent);
   row.Run(latent, nullptr);
 }
 
@@ -115,11 +118,9 @@ __global__ void __launch_bounds__(kThreads) InputsKernel(const __grid_constant__
     block -= blocks;
     return false;
   };
-  const auto compress = [](const PooledRowsArgs& p) { return p.compress.entries > 0 ? &p.compress : nullptr; };
   if (block < inputs.pooled[0] + inputs.pooled[1] + inputs.window) {
-    const int part = is(inputs.pooled[0]) ? 0 : is(inputs.pooled[1]) ? 1 : 2;
-    PackInput(part < kPooled ? a.pooled[part].pack : a.window, part < kPooled ? compress(a.pooled[part]) : nullptr, block, part < kPooled ? inputs.pooled_form[part] : inputs.window_form);
-    return;
+    const int part = is(inputs.pooled[0]) ? 0 : is(inputs.pooled[1]) ? 1 : kPooled;
+    return PackInput(inputs, part, block);
   }
   block -= inputs.pooled[0] + inputs.pooled[1] + inputs.window;
   if (block >= inputs.query + inputs.index_query) {
