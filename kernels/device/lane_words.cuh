@@ -23,11 +23,14 @@ __device__ inline unsigned long long ReceiveWord(const unsigned long long* from)
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1+%2];" : "=l"(word) : "l"(from), "n"(kOffset * 8) : "memory");
   return word;
 }
-// Four neighbours on 16 bytes, each a word of its own.
-__device__ inline uint4 ReceiveWords(const unsigned* from) {
-  uint4 words;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from) : "memory");
-  return words;
+// Neighbours on 16 bytes, each a word of its own. Three are two loads: a fourth register that nobody reads is taken for something else, which then waits for
+// the load.
+__device__ inline void ReceiveWords(const unsigned* from, unsigned (&words)[4]) {
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from) : "memory");
+}
+__device__ inline void ReceiveWords(const unsigned* from, unsigned (&words)[3]) {
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from) : "memory");
+  words[2] = ReceiveWord(from + 2);
 }
 
 __device__ inline void SendLane(LaneWord* word, float value) { SendWord(word, (LaneWord{1} << 32) | __float_as_uint(value)); }
@@ -52,14 +55,14 @@ __device__ inline void SendHalfWords(std::uint32_t* words, const float (&value)[
                "r"(HalfWordOf(value[3]))
                : "memory");
 }
-// Whether the first kCount are there.
-template <int kCount = 4>
-__device__ inline bool ReceiveHalfWords(const std::uint32_t* words, float (&value)[4]) {
-  const uint4 four = ReceiveWords(words);
-  const std::uint32_t bits[4] = {four.x, four.y, four.z, four.w};
+// Whether they are there.
+template <int kCount>
+__device__ inline bool ReceiveHalfWords(const std::uint32_t* words, float (&value)[kCount]) {
+  std::uint32_t bits[kCount];
+  ReceiveWords(words, bits);
   bool there = true;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) value[i] = ValueOf(bits[i]), there = there && (i >= kCount || bits[i] != 0);
+  for (int i = 0; i < kCount; ++i) value[i] = ValueOf(bits[i]), there = there && bits[i] != 0;
   return there;
 }
 __device__ inline void ClearHalfWords(std::uint32_t* words) {

@@ -137,8 +137,10 @@ class TeamSelection {
   __device__ Threshold DigitOfAll(int pass) const {
     unsigned count[4];  // of groups, the lane's from the largest down
     do {
-      const uint4 four = ReceiveWords(&row_.groups[pass][kDigitGroups - 4 - 4 * lane_]);
-      count[0] = four.w, count[1] = four.z, count[2] = four.y, count[3] = four.x;
+      unsigned four[4];
+      ReceiveWords(&row_.groups[pass][kDigitGroups - 4 - 4 * lane_], four);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) count[i] = four[3 - i];
     } while (SumOfWarp(count[0] + count[1] + count[2] + count[3]) != equal_);
     if (const unsigned top = __shfl_sync(0xffffffffu, count[0], 0); pass == 0 && top > 0) {  // kNanKey has the largest digit alone
       const unsigned nans = __shfl_sync(0xffffffffu, DigitCount(pass, kDigitGroups - 1, top), 0);

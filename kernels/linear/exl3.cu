@@ -58,11 +58,9 @@ void SetLargeCodes(CudaStream& stream, LinearSlot codes, LinearSlot scales, Exl3
 
 // Memory of small tiles' segments, and of what blocks tell each other.
 void SetPartial(CudaStream& stream, Exl3Call* call) {
-  const auto tiles = static_cast<std::size_t>(call->tiles.count), own = tiles * static_cast<std::size_t>(call->outputs());
-  const std::size_t outputs = own + tiles * static_cast<std::size_t>(call->down.outputs);
+  const auto tiles = static_cast<std::size_t>(call->tiles.count), outputs = tiles * static_cast<std::size_t>(call->outputs() + call->down.outputs);
   const auto words = static_cast<std::size_t>(SmallPartialWords(call->tiles.tile_rows));
   call->partial = reinterpret_cast<std::uint32_t*>(stream.ZeroedScratch((outputs * words + tiles * contract::kSegments) * sizeof(std::uint32_t), CudaStream::Zeroed::kProducts));
-  call->down.partial = call->partial + own * words;
   call->down.ready = reinterpret_cast<std::int32_t*>(call->partial + outputs * words);
 }
 

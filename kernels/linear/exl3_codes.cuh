@@ -125,50 +125,15 @@ __device__ inline void LoadFour(const std::uint16_t* row, int k, int n, float (&
   for (int i = 0; i < 4; ++i) v[i] = k + i < n ? BF16Value(__ldcg(from + i)) : 0.0f;
 }
 
-// The norm of a row for the lane's four values from k on. A warp reads the whole row, and its values then stand near.
-struct RowNorm {
-  float4 weight;
-  float r;
-
-  __device__ RowNorm(const Exl3Input& input, const std::uint16_t* row, int k, int n) {
-    weight = *reinterpret_cast<const float4*>(input.norm_weight + min(k, n - 4));  // of zeros, past the end
-    using Row = NormRow<kExl3NormInputs / kLanesF>;
-    const auto* own = reinterpret_cast<const uint2*>(row + Row::First());
-    asm("" : "+l"(own));  // one address for all loads, which compilers would make anew for each
-    __builtin_assume(__isGlobal(own));
-    r = Row(own, n).Scale(input.norm_eps);
-  }
-  __device__ void Apply(float (&t)[4]) const {
-    const uint2 bits = ScaleFour(make_uint2(PackBF16(t[0], t[1]), PackBF16(t[2], t[3])), r, weight);
-    Unpack(bits.x, t), Unpack(bits.y, t + 2);
-  }
-};
-
-// 128-blocks first .. first + count - 1 of a tile's rows, a warp each, to code rows `row_bytes` apart. Family I: scales and sums to scale_sums
-// [rows][count]. True if a value is beyond fp16 (family H).
-template <Exl3Form kForm, bool kNorm>
-__device__ __forceinline__ bool PrepareSegment(const Exl3Call& call, const Exl3Job& job, int part, const RowTile& rows, int first, int count, std::byte* codes,
-                                               int row_bytes, ScaleSum* scale_sums) {
-  constexpr int kTerms = kForm == Exl3Form::kInt16 ? 2 : 1;
-  bool overflow = false;
-#pragma unroll 1
-  for (int unit = static_cast<int>(threadIdx.x) / 32; unit < rows.rows * count; unit += static_cast<int>(blockDim.x) / 32) {
-    const int row = unit / count, block = unit - row * count, k = (first + block) * 128 + 4 * static_cast<int>(threadIdx.x & 31);
-    const std::int64_t from = call.InputRow(rows.begin + row);
-    const float4 scale = *reinterpret_cast<const float4*>(job.input_scale + k);
-    float t[4];
-    const std::uint16_t* x = call.parts[part].x + from * call.parts[part].x_stride;
-    if (kNorm && call.input.norm_weight) {
-      const RowNorm norm(call.input, x, k, call.in_features);
-      LoadFour(x, k, call.in_features, t);
-      norm.Apply(t);
-    } else {
-      LoadFour(x, k, call.in_features, t);
-    }
-    ScaleInput(scale, t);
-    overflow = PrepareSmallBlock<kForm>(job, t, codes + row * kTerms * row_bytes + block * 8 * kCodeTileBytes<kForm>, row_bytes, scale_sums + unit) || overflow;
-  }
-  return overflow;
+// Four values, the lane's, of a row that a warp norms, from k on. It reads the whole row, and its values then stand near.
+__device__ inline void NormFour(const Exl3Input& input, const std::uint16_t* row, int n, const float4& weight, float (&t)[4]) {
+  using Row = NormRow<kExl3NormInputs / kLanesF>;
+  const auto* own = reinterpret_cast<const uint2*>(row + Row::First());
+  asm("" : "+l"(own));  // one address for all loads, which compilers would make anew for each
+  __builtin_assume(__isGlobal(own));
+  const float r = Row(own, n).Scale(input.norm_eps);
+  const uint2 bits = ScaleFour(make_uint2(PackBF16(t[0], t[1]), PackBF16(t[2], t[3])), r, weight);
+  Unpack(bits.x, t), Unpack(bits.y, t + 2);
 }
 
 }  // namespace lockstep::kernels

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -95,9 +96,9 @@ struct Exl3Tiles {
   std::int64_t count_128 = 0;  // large tiles: the first so many have up to 128 rows, the others up to 64
   const Exl3Job* jobs = nullptr;  // null: small_jobs, small_tiles
   const RowTile* tiles = nullptr;
-  Exl3Job small_jobs[2 * kSmall];
-  RowTile small_tiles[kSmall];
   DeviceExperts experts;
+  RowTile small_tiles[kSmall];
+  Exl3Job small_jobs[2 * kSmall];
 
 #if defined(__CUDACC__)
   // False: no such tile for this launch.
@@ -107,9 +108,22 @@ struct Exl3Tiles {
     } else {
       *tile = tiles ? tiles[index] : small_tiles[index];
       const int at = tile->job * job_stride + first_job + part;
-      *job = jobs ? jobs[at] : small_jobs[at];
+      if (jobs) *job = JobInMemory(jobs + at);
+      else *job = small_jobs[at];
     }
     return job->bits_x2 > 0 && (FormOf(*job) == form || (any_integer && form == Exl3Form::kInt16 && job->integer()));
+  }
+
+  // Word by word: the same expression for jobs in memory and in parameters would read both at generic addresses, where parameters are cold.
+  __device__ static Exl3Job JobInMemory(const Exl3Job* job) {
+    constexpr int kWords = sizeof(Exl3Job) / sizeof(uint2);
+    static_assert(kWords * sizeof(uint2) == sizeof(Exl3Job));
+    uint2 words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = __ldcg(reinterpret_cast<const uint2*>(job) + i);
+    Exl3Job copy;
+    memcpy(&copy, words, sizeof(copy));
+    return copy;
   }
 
   // Loads that do not need each other stand together, before any branch: their latencies overlap.
@@ -187,7 +201,6 @@ struct Exl3Down {
   SmallCodes codes;               // slots are the rows; null: nothing follows
   std::int32_t in = 0;            // padded
   std::int32_t outputs = 0;       // blocks of 128, by the widest job
-  std::uint32_t* partial = nullptr;  // as Exl3Call's
   std::int32_t* ready = nullptr;  // [tile][4 segments]: 128-blocks of inputs that are there; zero between calls
 };
 
@@ -207,32 +220,42 @@ struct DenseBeside {
   std::int32_t groups = 0, group_bytes = 0;  // groups of warps with eight columns each in a block, and their shared memory
 };
 
+// Shared memory of a block of small tiles: codes, scales and sums of the rows, sums of the product (SmallRows), a ring a warp. Byte offsets.
+struct SmallLayout {
+  std::int32_t code_row = 0, scale_sums = 0, sums = 0, rings = 0;
+  std::int32_t group_bits = 0;  // log2 of the groups of warps that share a segment
+};
+
+// What every block of small tiles reads lies side by side, from the end of `dense` to the beginning of `tiles`: a block waits for each line of parameters that
+// it reads first.
 struct Exl3Call {
-  Exl3Tiles tiles;
-  DenseBeside dense;
   Exl3Part parts[kExl3Parts];
-  Exl3Input input;
-  std::int32_t in = 0, in_features = 0;  // padded; stored
   std::int32_t out = 0;                  // the widest job's, padded
-  std::int32_t first_output[kExl3Parts + 1] = {};  // blocks of 128 outputs of the parts before, by the widest job of each; the last of parts: of all
-  std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
-  bool prepared = true;                  // small tiles; false: the product prepares the rows itself
-  std::int32_t* counts = nullptr;        // large tiles: the preparation sets num_counts integers to zero
   std::int32_t num_counts = 0;
+  std::int32_t* counts = nullptr;        // large tiles: the preparation sets num_counts integers to zero
   std::int32_t* taken = nullptr;         // large tiles: of those, the tiles of a launch that blocks have taken beyond their first
   bool waits = true;                     // large tiles: the product waits for the kernel before it; false: for nobody, or for what the relay counts
-  Exl3Down down;
-  Exl3Relay relay;
-  bool shared_first = false;             // tiles of the shared expert need nothing of the kernel before: small tiles
-  std::int32_t* overflow = nullptr;
-
-  SmallCodes small;  // prepared rows of small tiles
   // Prepared rows of large tiles: [in/64][terms * slots][64] fp16 whose 16-byte chunks are permuted as wgmma reads them (wgmma_sm90.cuh).
   std::byte* codes = nullptr;
-  float* scales = nullptr;         // large tiles: [in/128][slots]
-  float* z = nullptr;              // large tiles: [slots], the affine correction
-  // Small tiles: [tile][out/128 of all parts]: sums [tile_rows][4 segments][128], corrections [tile_rows][4]; words (lane_words.cuh), zero between calls.
+  float* scales = nullptr;               // large tiles: [in/128][slots]
+  float* z = nullptr;                    // large tiles: [slots], the affine correction
+  Exl3Relay relay;
+
+  Exl3Down down;
+  DenseBeside dense;
+  bool prepared = true;                  // small tiles; false: the product prepares the rows itself
+  bool shared_first = false;             // tiles of the shared expert need nothing of the kernel before: small tiles
+  std::int32_t max_tile_rows = 0;        // no tile has more rows; at most tiles.tile_rows
+  std::int32_t in = 0, in_features = 0;  // padded; stored
+  std::int32_t first_output[kExl3Parts + 1] = {};  // blocks of 128 outputs of the parts before, by the widest job of each; the last of parts: of all
+  Exl3Input input;
+  std::int32_t* overflow = nullptr;
+  SmallCodes small;                      // prepared rows of small tiles
+  // Small tiles: [tile][out/128 of all parts], then the same of down: sums [tile_rows][4 segments][128], corrections [tile_rows][4]; words (lane_words.cuh),
+  // zero between calls.
   std::uint32_t* partial = nullptr;
+  SmallLayout layout;
+  Exl3Tiles tiles;
 
 #if defined(__CUDACC__)
   // Which row of x is the call's row `row`, and its weight.
@@ -254,6 +277,8 @@ inline constexpr int kExl3Columns = 128;    // outputs of a block: one Hadamard 
 inline constexpr int kExl3SmallSlots = 8;   // code rows of a small tile: the n of an m16n8 product
 
 inline constexpr int kSmallStrips = 2;      // of 16 columns, which a warp of a small product has
+inline constexpr int kSmallWarps = 4;       // that share the 128 outputs of its block
+static_assert(kSmallWarps * kSmallStrips * 16 == kExl3Columns);
 
 // Small products: stages of 128 inputs that a warp keeps on their way, and the shared memory that these take.
 __host__ __device__ constexpr int SmallStages(int bits_x2) { return bits_x2 > 8 ? 2 : 3; }

@@ -13,7 +13,7 @@
 #include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/dense_beside.cuh"
 #include "kernels/linear/dense_bf16.h"
-#include "kernels/linear/exl3_small_end.cuh"
+#include "kernels/linear/exl3_small_inputs.cuh"
 #include "kernels/linear/exl3_small_sums.cuh"
 
 namespace lockstep::kernels {
@@ -21,53 +21,36 @@ namespace lockstep::kernels {
 inline constexpr int kSmallThreads = 32 * kSmallWarps;  // of a group of warps that shares the outputs
 inline constexpr int kMaxSmallGroups = 8, kMaxSmallThreads = kMaxSmallGroups * kSmallThreads;  // that share the segment; so 64 registers
 
-__host__ __device__ constexpr int MaxSegmentBlocks(int in) { return (in / 128 + contract::kSegments - 1) / contract::kSegments; }
-
-// Shared memory of a block: codes, scales and sums of the rows, sums of the product (SmallRows), a ring a warp. Byte offsets.
-struct SmallLayout {
-  int code_row, scale_sums, sums, rings;
-
-  template <Exl3Form kForm>
-  static __host__ __device__ SmallLayout Of(int in, int rows, int groups) {
-    const int blocks = MaxSegmentBlocks(in);
-    SmallLayout layout;
-    layout.code_row = blocks * 8 * kCodeTileBytes<kForm> + kCodeTileBytes<kForm>;  // lanes of a row apart by whole phases of the banks
-    layout.scale_sums = rows * (kForm == Exl3Form::kInt16 ? 2 : 1) * layout.code_row;
-    layout.sums = layout.scale_sums + (kForm == Exl3Form::kHalf ? 0 : (rows * blocks * static_cast<int>(sizeof(ScaleSum)) + 15) / 16 * 16);
-    layout.rings = layout.sums + (groups > 1 ? blocks : 1) * rows * kExl3Columns * 4;
-    return layout;
-  }
-};
-
 // What a warp has to do: 128-blocks begin .. end - 1 of the segment for two strips. Half a warp copies each strip, 128 inputs a stage.
 struct SmallShare {
   int begin, end;
   const std::byte* from;  // the lane's first 16 bytes of the next stage
   std::byte* ring;
 
-  __device__ SmallShare(const SmallPlace& place, int groups, std::byte* rings) {
-    const int group = static_cast<int>(threadIdx.x) / kSmallThreads, warp = static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x & 31;
-    const int block_bytes = 128 * place.job.bits_x2;  // of a strip
-    const int shift = 31 - __clz(groups);  // a power of two
-    begin = place.blocks * group >> shift;
-    end = place.blocks * (group + 1) >> shift;
-    const int strip = place.column / 16 + kSmallStrips * (warp % kSmallWarps) + lane / 16, block = strip * place.in_blocks + place.first_block + begin;
-    from = reinterpret_cast<const std::byte*>(place.job.tiles) + static_cast<std::int64_t>(block) * block_bytes + lane % 16 * 16;
+  // Every warp of every block makes one, so it should take few instructions.
+  __device__ SmallShare(const SmallPlace& place, int group_bits, std::byte* rings) {
+    const unsigned group = threadIdx.x / kSmallThreads, warp = threadIdx.x / 32, strip = threadIdx.x % kSmallThreads / 16;
+    begin = static_cast<int>(place.blocks * group >> group_bits);
+    end = static_cast<int>(place.blocks * (group + 1) >> group_bits);
+    from = place.weights + static_cast<std::int64_t>(strip * place.in_blocks + begin) * (128 * place.job.bits_x2) + threadIdx.x % 16 * 16;
     ring = rings + warp * SmallRingBytes(place.job.bits_x2);
   }
 
   // All stages but one, a group of copies each; `from` stays.
   __device__ void FetchFirst(int bits_x2) const {
+    const unsigned bytes = 128 * bits_x2, of_lane = threadIdx.x % 16 * 16;
     const std::byte* next = from;
-    std::byte* to = ring + (threadIdx.x & 31) / 16 * (128 * bits_x2) + threadIdx.x % 16 * 16;
+    std::byte* to = ring + threadIdx.x % 32 / 16 * bytes + of_lane;
     for (int s = 0; s < SmallStages(bits_x2) - 1; ++s) {
+      const std::byte* stage = next;
+      std::byte* place = to;
 #pragma unroll 1
-      for (int chunk = threadIdx.x % 16; begin + s < end && chunk < 8 * bits_x2; chunk += 16) {
-        const int at = (chunk - threadIdx.x % 16) * 16;
-        CopyAsync16Once(to + at, next + at);
+      for (unsigned at = begin + s < end ? of_lane : bytes; at < bytes; at += 256) {
+        CopyAsync16Once(place, stage);
+        place += 256, stage += 256;
       }
-      next += 128 * bits_x2;
-      to += kSmallStrips * 128 * bits_x2;
+      next += bytes;
+      to += kSmallStrips * bytes;
       CopyCommit();
     }
   }
@@ -84,46 +67,6 @@ struct SmallShare {
     from += 16 * kChunks;
   }
 };
-
-// The prepared rows' codes, scales and sums of the segment, to shared memory.
-template <Exl3Form kForm>
-__device__ void CopyCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
-  const int chunks = place.blocks * 8 * kCodeTileBytes<kForm> / 16, rows = call.terms() * place.tile.rows;
-  const std::int64_t blocks = place.in_blocks, row_bytes = blocks * 8 * kCodeTileBytes<kForm>;
-  const std::int64_t slot = place.down ? place.tile.begin : call.tiles.SlotOf(place.index, place.part);
-  const SmallCodes prepared = place.down ? call.down.codes : call.small;
-  const std::byte* from = prepared.codes + call.terms() * slot * row_bytes + place.first_block * 8 * kCodeTileBytes<kForm>;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += static_cast<int>(blockDim.x)) {
-    const int row = i / chunks, chunk = i % chunks;
-    CopyAsync16(shared + row * layout.code_row + chunk * 16, from + row * row_bytes + chunk * 16);
-  }
-  if constexpr (kForm != Exl3Form::kHalf) {
-    auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
-    for (int i = static_cast<int>(threadIdx.x); i < place.tile.rows * place.blocks; i += static_cast<int>(blockDim.x)) {
-      const auto* scale_sum = prepared.scale_sums + (slot + i / place.blocks) * blocks + place.first_block + i % place.blocks;
-      const int2 bits = __ldcg(reinterpret_cast<const int2*>(scale_sum));
-      scale_sums[i] = {__int_as_float(bits.x), bits.y};
-    }
-  }
-  CopyCommit();
-  CopyWait<0>();
-}
-
-// The same from the rows themselves.
-template <Exl3Form kForm, bool kNorm>
-__device__ __forceinline__ void PrepareCodes(const Exl3Call& call, const SmallPlace& place, const SmallLayout& layout, std::byte* shared) {
-  auto* scale_sums = reinterpret_cast<ScaleSum*>(shared + layout.scale_sums);
-  const bool overflow = PrepareSegment<kForm, kNorm>(call, place.job, place.part, place.tile, place.first_block, place.blocks, shared, layout.code_row, scale_sums);
-  if (overflow && call.overflow) *call.overflow = 1;
-}
-
-// Scales that the block will need: of its inputs, if it prepares them, with the norm's weights, and of its outputs.
-__device__ inline void PrefetchScales(const Exl3Call& call, const SmallPlace& place) {
-  const int lines = (call.prepared || place.down ? 0 : place.blocks * 4) + 4, i = static_cast<int>(threadIdx.x), at = place.first_block * 128 + 32 * (i - 4);
-  if (i < 4) PrefetchLine(place.job.output_scale + place.column + 32 * i);
-  else if (i < lines) PrefetchLine(place.job.input_scale + at);
-  if (call.input.norm_weight && i >= 4 && i < lines && at < call.in_features) PrefetchLine(call.input.norm_weight + at);
-}
 
 // A warp's share, whose first stages are on their way. `codes`: its first row codes, a lane's own. Inlined like what calls it: a call would move sums to memory.
 template <int kB2, WeightForm kWeight, class Sums>
@@ -193,21 +136,23 @@ template <class Sums, bool kExperts>
 __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPlace& place, SmallPair& pair) {
   extern __shared__ uint4 shared_words[];
   auto* shared = reinterpret_cast<std::byte*>(shared_words);
-  const int groups = kExperts ? 1 : static_cast<int>(blockDim.x) / kSmallThreads;
-  const SmallLayout layout = SmallLayout::Of<Sums::kForm>(kExperts ? max(call.in, call.down.in) : call.in, call.max_tile_rows, groups);
-  SmallShare(place, groups, shared + layout.rings).FetchFirst(place.job.bits_x2);
-  PrefetchScales(call, place);
-  const bool down = kExperts && place.down;
+  const SmallLayout& layout = call.layout;
+  const int group_bits = kExperts ? 0 : layout.group_bits;
+  SmallShare(place, group_bits, shared + layout.rings).FetchFirst(place.job.bits_x2);
+  const bool down = kExperts && place.down, prepares = !call.prepared && !down;
+  PrefetchScales<kExperts>(call, place, prepares);
+  BlockInput<!kExperts> input;
+  if (const auto unit = static_cast<int>(threadIdx.x / 32); prepares && unit < place.tile.rows * place.blocks) input = BlockInput<!kExperts>(call, place, unit);
   if (kExperts && !down && Finishes<kExperts>(place) && threadIdx.x == 0) FindPair(call, place, pair);
   if (!place.early) WaitForKernelsBefore();
   if (down) WaitForInputs(call, place);
-  if (call.prepared || down) CopyCodes<Sums::kForm>(call, place, layout, shared);
-  else PrepareCodes<Sums::kForm, !kExperts>(call, place, layout, shared);
+  if (prepares) PrepareCodes<Sums::kForm>(call, place, input, shared);
+  else CopyCodes<Sums::kForm>(call, place, shared);
   __syncthreads();
 
-  SmallShare share(place, groups, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared
+  SmallShare share(place, group_bits, shared + layout.rings);  // anew: fewer registers to keep while rows are prepared
   share.from += (SmallStages(place.job.bits_x2) - 1) * 128 * place.job.bits_x2;
-  const SmallRows rows = {place.tile.rows, place.blocks, groups > 1, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums),
+  const SmallRows rows = {place.tile.rows, place.blocks, group_bits > 0, reinterpret_cast<const ScaleSum*>(shared + layout.scale_sums),
                           reinterpret_cast<float*>(shared + layout.sums)};
   const int code_row = min(static_cast<int>(threadIdx.x & 31) / 4, call.terms() * place.tile.rows - 1);  // columns past the rows are not looked at
   const std::byte* codes = shared + code_row * layout.code_row + share.begin * 8 * kCodeTileBytes<Sums::kForm>;
@@ -218,19 +163,19 @@ __device__ __forceinline__ void SmallProduct(const Exl3Call& call, const SmallPl
   FinishSmall<Sums, kExperts>(call, place, pair, sums);
 }
 
-// The block's number among those of tiles.
+// Where a block of tiles lies in the order of tile, outputs of all parts, segment; those of down behind all others.
 template <bool kExperts>
-__device__ inline unsigned SmallIndex(const Exl3Call& call) { return blockIdx.x - (kExperts ? 0 : call.dense.blocks); }
+struct SmallOrder {
+  unsigned segment, at, outputs;  // at: of all outputs of all tiles, or of down's; outputs: of a tile
+  bool down;
 
-// The tile of a block: those of the call, then those of down.
-template <bool kExperts>
-__device__ inline int TileOf(const Exl3Call& call, bool* down, int* output) {
-  const unsigned unit = SmallIndex<kExperts>(call) / contract::kSegments, outputs = static_cast<unsigned>(call.outputs()), before = static_cast<unsigned>(call.tiles.count) * outputs;
-  *down = kExperts && unit >= before;
-  const unsigned at = *down ? unit - before : unit, of_tile = *down ? static_cast<unsigned>(call.down.outputs) : outputs;
-  *output = static_cast<int>(at % of_tile);
-  return static_cast<int>(at / of_tile);
-}
+  __device__ explicit SmallOrder(const Exl3Call& call) : outputs(static_cast<unsigned>(call.outputs())) {
+    const unsigned block = blockIdx.x - (kExperts ? 0 : call.dense.blocks), before = static_cast<unsigned>(call.tiles.count) * outputs;
+    segment = block % contract::kSegments, at = block / contract::kSegments;
+    down = kExperts && at >= before;
+    if (down) at -= before, outputs = static_cast<unsigned>(call.down.outputs);
+  }
+};
 
 // Jobs that the device makes are read where they lie, so the first kernel that does waits for who made them before it lets the next one start; the
 // later ones of the call may then read them at once. Weights and the host's jobs are older than any kernel. Returns whether the block needs no wait at
@@ -240,21 +185,23 @@ __device__ inline bool BeginSmall(const Exl3Call& call) {
   const bool first = call.tiles.experts.blob_X && !call.prepared;
   bool early = false;
   if (kExperts && call.shared_first) {
-    bool down;
-    int output;
-    early = TileOf<kExperts>(call, &down, &output) < call.tiles.experts.shared_tiles;
+    const SmallOrder<kExperts> order(call);
+    early = order.at < static_cast<unsigned>(call.tiles.experts.shared_tiles) * order.outputs;
   }
   if (first && !early) WaitForKernelsBefore();
   StartNextKernel();
   return early;
 }
 
-// The block's place; no rows: it has none. Blocks lie in order of tile, outputs of all parts, segment; then those of down.
+// The block's place; no rows: it has none.
 template <bool kExperts>
 __device__ inline void FindPlace(const Exl3Call& call, bool early, SmallPlace& place) {
+  const SmallOrder<kExperts> order(call);
   place.early = early;
-  place.segment = static_cast<int>(SmallIndex<kExperts>(call) % contract::kSegments);
-  place.index = TileOf<kExperts>(call, &place.down, &place.output);
+  place.down = order.down;
+  place.segment = static_cast<int>(order.segment);
+  place.index = static_cast<int>(order.at / order.outputs);
+  place.output = static_cast<int>(order.at % order.outputs);
   place.part = place.down ? call.tiles.parts : 0;
 #pragma unroll
   for (int p = 1; p < kExl3Parts; ++p) place.part += p < call.tiles.parts && !place.down && place.output >= call.first_output[p];
@@ -263,6 +210,8 @@ __device__ inline void FindPlace(const Exl3Call& call, bool early, SmallPlace& p
   place.in_blocks = (place.down ? call.down.in : call.in) / 128;
   place.first_block = contract::FirstBlock(place.in_blocks, place.segment);
   place.blocks = contract::FirstBlock(place.in_blocks, place.segment + 1) - place.first_block;
+  place.weights = reinterpret_cast<const std::byte*>(place.job.tiles) + static_cast<std::int64_t>(place.column / 16 * place.in_blocks + place.first_block) * (128 * place.job.bits_x2);
+  place.partial = PartialOf(call, static_cast<int>(order.at) + (order.down ? static_cast<int>(call.tiles.count) * call.outputs() : 0));
 }
 
 // A block of four for 128 outputs of some part of a tile.
@@ -281,6 +230,20 @@ __device__ __forceinline__ void SmallBlock(const Exl3Call& call) {
   SmallProduct<Sums, kExperts>(call, place, pair);
 }
 
+inline int MaxSegmentBlocks(int in) { return (in / 128 + contract::kSegments - 1) / contract::kSegments; }
+
+template <Exl3Form kForm>
+SmallLayout SmallLayoutOf(int in, int rows, int group_bits) {
+  const int blocks = MaxSegmentBlocks(in);
+  SmallLayout layout;
+  layout.code_row = blocks * 8 * kCodeTileBytes<kForm> + kCodeTileBytes<kForm>;  // lanes of a row apart by whole phases of the banks
+  layout.scale_sums = rows * (kForm == Exl3Form::kInt16 ? 2 : 1) * layout.code_row;
+  layout.sums = layout.scale_sums + (kForm == Exl3Form::kHalf ? 0 : (rows * blocks * static_cast<int>(sizeof(ScaleSum)) + 15) / 16 * 16);
+  layout.rings = layout.sums + (group_bits > 0 ? blocks : 1) * rows * kExl3Columns * 4;
+  layout.group_bits = group_bits;
+  return layout;
+}
+
 // Blocks of gate, up and down that a multiprocessor runs at once: enough to keep it busy. With more, all experts' gates and ups would end together, and
 // nothing would run while the last are finished; multiprocessors that are free early would take more than their share; and registers would be fewer.
 inline constexpr int kBlocksAtOnce = 5;
@@ -290,27 +253,28 @@ inline constexpr int kBlocksAtOnce = 5;
 template <Exl3Form kForm, class Kernel>
 void LaunchSmall(Kernel* others, Kernel* experts, const Exl3Call& call, int ring_bytes, CudaStream& stream) {
   const int most_in = std::max(call.in, call.down.in);
-  const auto shared = [&](int groups) { return SmallLayout::Of<kForm>(most_in, call.max_tile_rows, groups).rings + groups * kSmallWarps * ring_bytes; };
+  const auto shared = [&](int group_bits) { return SmallLayoutOf<kForm>(most_in, call.max_tile_rows, group_bits).rings + (kSmallWarps << group_bits) * ring_bytes; };
   const std::int64_t blocks = (std::int64_t{call.outputs()} + call.down.outputs) * contract::kSegments * call.tiles.count, processors = stream.processors();
   if (blocks == 0) return;
-  const auto fits = [&](int groups) {
+  const auto fits = [&](int group_bits) {
     const std::int64_t at_once = (blocks + processors - 1) / processors;  // on a multiprocessor
-    return groups <= MaxSegmentBlocks(most_in) && at_once * groups * kSmallThreads <= 1024 && at_once * (shared(groups) + 1024) <= stream.shared_bytes();
+    return (1 << group_bits) <= MaxSegmentBlocks(most_in) && (at_once * kSmallThreads << group_bits) <= 1024 && at_once * (shared(group_bits) + 1024) <= stream.shared_bytes();
   };
   const bool has_down = call.down.codes.codes;
-  int groups = 1;
-  while (!has_down && kForm != Exl3Form::kHalf && groups < kMaxSmallGroups && fits(2 * groups)) groups *= 2;
+  int group_bits = 0;
+  while (!has_down && kForm != Exl3Form::kHalf && (1 << group_bits) < kMaxSmallGroups && fits(group_bits + 1)) ++group_bits;
   constexpr int kOfBlock = 2048;  // what a block takes beside its dynamic shared memory, at most
   const int most = has_down ? stream.shared_bytes() / kBlocksAtOnce - kOfBlock : 0;
   Kernel* kernel = has_down ? experts : others;
   Exl3Call placed = call;
-  int bytes = std::max(shared(groups), most);
-  PlaceDense(groups, stream.shared_bytes() - kOfBlock, &placed.dense);
+  placed.layout = SmallLayoutOf<kForm>(most_in, call.max_tile_rows, group_bits);
+  int bytes = std::max(shared(group_bits), most);
+  PlaceDense(1 << group_bits, stream.shared_bytes() - kOfBlock, &placed.dense);
   if (blocks + placed.dense.blocks > stream.processors()) placed.dense.blocks = 0;  // each block of such a launch has a multiprocessor of its own
   if (placed.dense.blocks > 0) bytes = std::max(bytes, placed.dense.groups * placed.dense.group_bytes);
   else for (int i = 0; i < placed.dense.count; ++i) LaunchFewRowsDense(stream, placed.dense.linears[i]);
   AllowShared(kernel, stream.device());
-  Launch(kernel, dim3(static_cast<unsigned>(blocks + placed.dense.blocks)), static_cast<unsigned>(groups * kSmallThreads), static_cast<std::size_t>(bytes), stream, placed);
+  Launch(kernel, dim3(static_cast<unsigned>(blocks + placed.dense.blocks)), static_cast<unsigned>(kSmallThreads << group_bits), static_cast<std::size_t>(bytes), stream, placed);
   CheckLaunch("exl3 product of few rows");
 }
 

@@ -17,6 +17,8 @@ struct SmallPlace {
   int first_block, blocks; // of the segment
   int in_blocks;  // of a row
   int column;  // first output of the block
+  const std::byte* weights;  // its first 128-block of the first strip; a strip's are in_blocks apart
+  std::uint32_t* partial;  // of these outputs: what segments hand on
   bool down;   // it belongs to what follows
   bool early;  // its rows were there before the kernel before began
 };
@@ -49,20 +51,16 @@ struct RowSums {
   }
 };
 
+// Of the at-th of all outputs of all tiles of gate and up, or of a call without down.
+__device__ inline std::uint32_t* PartialOf(const Exl3Call& call, int at) { return call.partial + static_cast<std::int64_t>(at) * SmallPartialWords(call.tiles.tile_rows); }
+
 // Where a row's segments of 128 outputs of a tile leave sums [4][128] and corrections [4] for the block that finishes them.
 template <bool kInteger>
 struct SmallPartial {
   std::uint32_t *sums, *z;
 
-  // `at`: of all outputs of all tiles.
-  __device__ SmallPartial(std::uint32_t* partial, int at, int tile_rows, int row) {
-    std::uint32_t* tile = partial + static_cast<std::int64_t>(at) * SmallPartialWords(tile_rows);
-    sums = tile + row * contract::kSegments * kExl3Columns + 4 * (threadIdx.x & 31);
-    z = tile + (tile_rows * kExl3Columns + row) * contract::kSegments;
-  }
-  __device__ SmallPartial(const Exl3Call& call, const SmallPlace& place, int row)
-      : SmallPartial(place.down ? call.down.partial : call.partial, place.index * (place.down ? call.down.outputs : call.outputs()) + place.output,
-                     call.tiles.tile_rows, row) {}
+  __device__ SmallPartial(std::uint32_t* partial, int tile_rows, int row)
+      : sums(partial + row * contract::kSegments * kExl3Columns + 4 * (threadIdx.x & 31)), z(partial + (tile_rows * kExl3Columns + row) * contract::kSegments) {}
 
   __device__ void Send(int segment, const SegmentSums& own) const {
     SendHalfWords(sums + segment * kExl3Columns, own.v);
@@ -75,8 +73,8 @@ struct SmallPartial {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) there = ReceiveHalfWords(sums + i * kExl3Columns, s.v[i]) && there;
     if constexpr (kInteger) {
-      float received[4];
-      there = ReceiveHalfWords<kCount>(z, received) && there;
+      float received[kCount];
+      there = ReceiveHalfWords(z, received) && there;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) s.z[i] = received[i];
     }
@@ -122,6 +120,7 @@ __device__ inline void CountWaiter(const Exl3Call& call, const SmallPlace& place
 // What the block that finishes gate and up needs of the other matrices, in shared memory.
 struct SmallPair {
   Exl3Job gate, down;
+  std::uint32_t* gate_partial;  // of the same outputs
 };
 
 // Whether the block finishes its outputs, because it is the last to start of all that have segments of them.
@@ -135,6 +134,7 @@ __device__ inline void FindPair(const Exl3Call& call, const SmallPlace& place, S
   RowTile rows;
   call.tiles.Find(place.index, 0, &rows, &pair.gate);
   call.tiles.Find(place.index, 2, &rows, &pair.down);
+  pair.gate_partial = PartialOf(call, place.index * call.outputs() + place.output - call.first_output[1]);
   for (int i = 0; i < 4; ++i) PrefetchLine(pair.down.input_scale + place.column + 32 * i);
 }
 
@@ -145,15 +145,14 @@ class PairEnd {
  public:
   __device__ PairEnd(const Exl3Call& call, const SmallPlace& place, const SmallPair& pair)
       : call_(call), place_(place), pair_(pair), output_(place.output - call.first_output[1]), column_(place.column + 4 * static_cast<int>(threadIdx.x & 31)),
-        of_gate_(pair.gate, column_), of_up_(place.job, column_), scale_(*reinterpret_cast<const float4*>(pair.down.input_scale + column_)),
-        gate_at_(place.index * call.outputs() + output_) {}
+        of_gate_(pair.gate, column_), of_up_(place.job, column_), scale_(*reinterpret_cast<const float4*>(pair.down.input_scale + column_)) {}
 
   template <class Sums>
   __device__ void Run(int row, const Sums& own) const {
     constexpr int kLast = contract::kSegments - 1;
     const std::int64_t pair = place_.tile.begin + row;
     const float weight = call_.Weight(pair);
-    const SmallPartial<kInteger> of_gate(call_.partial, gate_at_, call_.tiles.tile_rows, row), of_up(call_, place_, row);
+    const SmallPartial<kInteger> of_gate(pair_.gate_partial, call_.tiles.tile_rows, row), of_up(place_.partial, call_.tiles.tile_rows, row);
     RowSums gate, up;
     const auto receive = [&] {
       const bool there = of_gate.template Receive<contract::kSegments>(gate);
@@ -196,7 +195,6 @@ class PairEnd {
   const int output_, column_;
   const OutputTerms of_gate_, of_up_;
   const float4 scale_;
-  const int gate_at_;
 };
 
 // A row of the outputs, by a warp; this block has its last segment.
@@ -210,7 +208,7 @@ class OutputEnd {
   __device__ void Run(int row, const Sums& own) const {
     constexpr bool kInteger = kForm != Exl3Form::kHalf;
     constexpr int kLast = contract::kSegments - 1;
-    const SmallPartial<kInteger> partial(call_, place_, row);
+    const SmallPartial<kInteger> partial(place_.partial, call_.tiles.tile_rows, row);
     RowSums sums;
     bool there = partial.template Receive<kLast>(sums);  // on its way while the block's own segment is added up
     sums.Set(kLast, own.Row(row));
@@ -239,7 +237,7 @@ __device__ __forceinline__ void FinishSmall(const Exl3Call& call, const SmallPla
     for (int row = static_cast<int>(threadIdx.x) / 32; row < place.tile.rows; row += static_cast<int>(blockDim.x) / 32) run(row);
   };
   if (!Finishes<kExperts>(place)) {
-    for_rows([&](int row) { SmallPartial<kForm != Exl3Form::kHalf>(call, place, row).Send(place.segment, sums.Row(row)); });
+    for_rows([&](int row) { SmallPartial<kForm != Exl3Form::kHalf>(place.partial, call.tiles.tile_rows, row).Send(place.segment, sums.Row(row)); });
   } else if (kExperts && !place.down) {
     const PairEnd<kForm> end(call, place, pair);
     for_rows([&](int row) { end.Run(row, sums); });

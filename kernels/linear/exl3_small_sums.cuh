@@ -1,15 +1,14 @@
 // What a warp of a small EXL3 product adds up: outputs of two strips of 16 columns for up to eight code rows, the rows as the n of the tensor cores.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/linear/exl3_small_end.cuh"
 #include "kernels/linear/imma_sm80.cuh"
 #include "kernels/linear/mma_sm80.cuh"
 #include "kernels/linear/trellis_cuda.cuh"
 
 namespace lockstep::kernels {
-
-inline constexpr int kSmallWarps = 4;  // that share the 128 outputs of a block
-static_assert(kSmallWarps * kSmallStrips * 16 == kExl3Columns);
 
 // A block's way into what its rows and warps share: rows of the tile, 128-blocks of the segment.
 struct SmallRows {
@@ -65,27 +64,50 @@ class IntegerSums {
     ForRows(0, [&](int strip, int i, int at, const ScaleSum&) { rows_.sums[at] = y_[strip][i]; });
   }
 
-  // The lane's four columns of a row, and the row's correction, by a warp. A lane has the scale and sum of a 128-block: conversions are slow.
+  // The lane's four columns of a row, and the row's correction, by a warp.
   __device__ SegmentSums Row(int row) const {
-    const int lane = threadIdx.x & 31;
     SegmentSums own{};
-    if (!rows_.apart) own.Set(FourOf(rows_.sums, row));
-    for (int first = 0; first < rows_.blocks; first += 32) {
-      const int blocks = min(32, rows_.blocks - first);
-      const ScaleSum mine = lane < blocks ? rows_.scale_sums[row * rows_.blocks + first + lane] : ScaleSum{};
-      const float sum = __int2float_rn(mine.sum);
-#pragma unroll 4
-      for (int b = 0; b < blocks; ++b) {
-        const float scale = __shfl_sync(0xffffffffu, mine.scale, b);
-        own.z = contract::Fma(__shfl_sync(0xffffffffu, sum, b), scale, own.z);
-        if (rows_.apart) own.Add(FourOf(rows_.sums, (first + b) * rows_.rows + row), scale);
-      }
+    if (rows_.apart) {
+      AddBlocks<true>(row, own);
+    } else {
+      own.Set(FourOf(rows_.sums, row));
+      AddBlocks<false>(row, own);
     }
     return own;
   }
 
  private:
   static constexpr int kRows = 2 / kTerms;  // of a lane
+
+  // The 128-blocks' corrections and, apart, their sums. Nothing hides this at the end of a launch: the loads of four blocks stand side by side, without a
+  // branch between them.
+  template <bool kApart>
+  __device__ void AddBlocks(int row, SegmentSums& own) const {
+    constexpr int kTogether = 4;
+    const ScaleSum* terms = rows_.scale_sums + row * rows_.blocks;
+    const float4* sums = reinterpret_cast<const float4*>(rows_.sums + row * kExl3Columns) + (threadIdx.x & 31);
+    const int step = rows_.rows * kExl3Columns / 4;
+    const auto add = [&]<int kCount>(std::integral_constant<int, kCount>) {
+      ScaleSum term[kCount];
+      [[maybe_unused]] float4 sum[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        term[i] = terms[i];
+        if constexpr (kApart) sum[i] = sums[i * step];
+      }
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        own.z = contract::Fma(__int2float_rn(term[i].sum), term[i].scale, own.z);
+        if constexpr (kApart) own.Add(sum[i], term[i].scale);
+      }
+      terms += kCount, sums += kCount * step;
+    };
+    int left = rows_.blocks;
+#pragma unroll 1
+    for (; left >= kTogether; left -= kTogether) add(std::integral_constant<int, kTogether>());
+#pragma unroll 1
+    for (; left > 0; --left) add(std::integral_constant<int, 1>());
+  }
 
   // f(strip, index into its sums, index into [rows][128], the block's scale and sum of the row) for what the lane has of real rows.
   template <class F>
