@@ -1,6 +1,6 @@
 // Few pairs: one block. Many: a block an expert, which counts the pairs of lower experts and its own, then places its own; no block waits for another.
+#include "kernels/device/block_sums.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/warp_reduce.cuh"
 #include "kernels/pair_groups/pair_groups_cuda.h"
 #include "kernels/pair_groups/pair_groups_few.cuh"
 
@@ -24,19 +24,6 @@ __device__ void LoadEight(const std::int32_t* experts, std::int64_t first, std::
 #pragma unroll
     for (int i = 0; i < kEight; ++i) e[i] = first + i < all ? from[i] : -2;
   }
-}
-
-// Sum over the threads before this one in the block, and over all.
-struct BlockSums {
-  int before, all;
-};
-__device__ BlockSums SumBlock(int own, int (&of_warp)[kWarps]) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-  const int here = RunningSumOfWarp(own);
-  if (lane == 31) of_warp[warp] = here;
-  __syncthreads();
-  const int warps = RunningSumOfWarp(of_warp[lane]), warps_before = __shfl_sync(0xffffffffu, warps, (warp + 31) % 32);
-  return {here - own + (warp > 0 ? warps_before : 0), __shfl_sync(0xffffffffu, warps, 31)};
 }
 
 struct Census {
@@ -67,7 +54,7 @@ __device__ Census CountPairs(const PairGroupsArgs& a, int expert) {
       seen[e[i]] = true;
     }
   }
-  const int all_lower = SumBlock(lower, lower_of_warp).all, all_own = SumBlock(own, own_of_warp).all;
+  const int all_lower = BlockSums<int>::Of(lower, lower_of_warp).all, all_own = BlockSums<int>::Of(own, own_of_warp).all;
   const int lower_experts = __syncthreads_count(seen[threadIdx.x]);
   return {all_lower, all_own, lower_experts, __syncthreads_or(nan) != 0};
 }
@@ -84,7 +71,7 @@ __device__ void PlacePairs(const PairGroupsArgs& a, int expert, int first_place)
     LoadEight(a.experts_TK, first, all, e);
 #pragma unroll
     for (int i = 0; i < kEight; ++i) own += e[i] == expert ? 1 : 0;
-    const BlockSums sums = SumBlock(own, of_warp[turn]);
+    const auto sums = BlockSums<int>::Of(own, of_warp[turn]);
     int place = first_place + sums.before;
     first_place += sums.all;
 #pragma unroll

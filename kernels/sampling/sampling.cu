@@ -4,8 +4,9 @@
 #include <string>
 
 #include "kernels/contract/total_order.h"
+#include "kernels/device/block_sums.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/sampling/block_scan.cuh"
+#include "kernels/sampling/block_order.cuh"
 #include "kernels/sampling/row_team.cuh"
 #include "kernels/sampling/sampling_cuda.h"
 #include "kernels/sampling/sampling_weight.h"
@@ -118,7 +119,7 @@ class WeightedRow {
   __device__ WeightedRow(RowTeam& team, const Tokens& tokens, const SampledWeight& weight, SampleShared& shared)
       : team_(team), tokens_(tokens), w_(weight), s_(shared), bins_(ExponentBin, *this) {}
 
-  __device__ unsigned long long total() const { return bins_.sums.total; }
+  __device__ unsigned long long total() const { return bins_.sums.all; }
 
   // `amount` is above 0 and at most the total.
   __device__ Reached Reach(unsigned long long amount) {
@@ -159,7 +160,7 @@ class WeightedRow {
   // The team's weight in each bin: a thread has two.
   struct Bins {
     unsigned long long weight[2];
-    BlockSums sums;  // up to the thread's bins
+    BlockSums<unsigned long long> sums;  // up to the thread's bins
 
     template <class BinOf>
     __device__ Bins(const BinOf& bin_of, WeightedRow& row) {
@@ -176,7 +177,7 @@ class WeightedRow {
       const ulonglong2 two = row.team_.Sums();
       weight[0] = two.x;
       weight[1] = two.y;
-      sums = BlockSums::Of(weight[0] + weight[1], row.s_.warp);
+      sums = BlockSums<unsigned long long>::Of(weight[0] + weight[1], row.s_.warp);
     }
 
     // Sets s.bin to the first bin at which the running weight reaches `amount`; returns the weight before it.
@@ -227,7 +228,7 @@ class WeightedRow {
     const int i = static_cast<int>(threadIdx.x);
     const std::uint64_t key = SortDescending(i < count ? s_.key[i] : 0, count, s_.key);
     const unsigned long long weight = i < count ? w_.Of(key, w_.Exponent(contract::ValueOfRankKey(key))) : 0;
-    const BlockSums sums = BlockSums::Of(weight, s_.warp);
+    const auto sums = BlockSums<unsigned long long>::Of(weight, s_.warp);
     if (sums.before < amount && sums.before + weight >= amount) s_.reached = {key, sums.before + weight};
     __syncthreads();
     return s_.reached;

@@ -1,4 +1,4 @@
-// Maxima, running sums and the order of values that the threads of a block have, one each.
+// Maxima and the order of values that the threads have, one each.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,6 @@ __device__ inline unsigned long long WarpMax(unsigned long long value) {
   for (int stride = 16; stride > 0; stride /= 2) value = max(value, __shfl_xor_sync(kAllLanes, value, stride));
   return value;
 }
-
-// What the threads before this one have, and what all have.
-struct BlockSums {
-  unsigned long long before, total;
-
-  // By 1024 threads. `warp`: 32 words of shared memory that others may use again after the next barrier.
-  static __device__ BlockSums Of(unsigned long long value, unsigned long long* warp) {
-    const int lane = threadIdx.x % 32, own = threadIdx.x / 32;
-    const unsigned long long upto = RunningSumOfWarp(value);
-    if (lane == 31) warp[own] = upto;
-    __syncthreads();
-    const unsigned long long warps = RunningSumOfWarp(warp[lane]);
-    const unsigned long long earlier = __shfl_sync(kAllLanes, warps, (own + 31) % 32);
-    return {(own > 0 ? earlier : 0ull) + upto - value, __shfl_sync(kAllLanes, warps, 31)};
-  }
-};
 
 // The i-th largest key to thread i < count of 1024 (bitonic). Keys are above 0 and differ; the threads from `count` on have 0. `memory`: a word a thread,
 // which nobody else writes or still reads.
