@@ -20,18 +20,25 @@ constexpr int kThreads = NormRopePackRow::kThreads, kWarps = kThreads / 32, kHea
 constexpr std::int64_t kFewRows = 16;
 constexpr int kPooled = 2, kStreams = 4;
 
-// The numbers of blocks come first: what a block reads of a launch's parameters it waits for, a line at a time.
+// The numbers of blocks come first: what a block reads of a launch's parameters it waits for, a line at a time. Parts of one kind are arrays: an index finds a
+// parameter, an address would be read from memory.
 struct InputBlocks {
   int pooled[kPooled], window, query, index_query, history[kPooled], mix;
-  NormRopePackArgs pack[kPooled + 1];  // of the entries, the index keys and the window: an index finds a parameter, an address does not
+  NormRopePackArgs pack[kPooled + 1];  // of the entries, the index keys and the window
   PackedForm form[kPooled + 1];
-  AttentionInputsArgs a;
+  CompressorArgs compress[kPooled];
+  StoreHistoryArgs keep[kPooled];
+  NormRopeArgs turn_query;
+  RopeArgs turn_index_query;
+  SinkhornArgs finish_mix;
 
-  explicit InputBlocks(const AttentionInputsArgs& args)
-      : pack{args.pooled[0].pack, args.pooled[1].pack, args.window}, form{PackedForm(pack[0].pack.format), PackedForm(pack[1].pack.format), PackedForm(pack[2].pack.format)}, a(args) {
+  explicit InputBlocks(const AttentionInputsArgs& a)
+      : pack{a.pooled[0].pack, a.pooled[1].pack, a.window}, form{PackedForm(pack[0].pack.format), PackedForm(pack[1].pack.format), PackedForm(pack[2].pack.format)},
+        compress{a.pooled[0].compress, a.pooled[1].compress}, keep{a.pooled[0].history, a.pooled[1].history}, turn_query(a.query), turn_index_query(a.index_query),
+        finish_mix(a.mix) {
     for (int p = 0; p < kPooled; ++p) {
-      pooled[p] = static_cast<int>(a.pooled[p].pack.rope.rows);
-      history[p] = static_cast<int>(a.pooled[p].history.rows);
+      pooled[p] = static_cast<int>(pack[p].rope.rows);
+      history[p] = static_cast<int>(keep[p].rows);
     }
     window = static_cast<int>(a.window.rope.rows);
     query = static_cast<int>(a.query.norm.rows > 0 ? Blocks(a.query.norm.rows, kWarps) : TurnBlocks(a.query.rope));
@@ -76,13 +83,13 @@ __device__ void PackInput(const InputBlocks& inputs, int part, std::int64_t i) {
   __shared__ __align__(8) std::uint16_t latent[NormRopePackRow::kChunks * kLanesF];
   const NormRopePackArgs& a = inputs.pack[part];
   const NormRopePackRow row(a, i, inputs.form[part]);
-  const bool pools = part < kPooled && inputs.a.pooled[part].compress.entries > 0;
-  const PoolEntry entry = pools ? inputs.a.pooled[part].compress.entry_N[i] : PoolEntry{};
+  const bool pools = part < kPooled && inputs.compress[part].entries > 0;
+  const PoolEntry entry = pools ? inputs.compress[part].entry_N[i] : PoolEntry{};
   WaitForKernelsBefore();
   std::uint16_t* out = a.rope.x + i * a.rope.width;
   if (!pools) return row.Run(a.norm.rows > 0 ? a.norm.x + i * a.norm.x_stride : out, out);
   if (entry.own < 0) return;
-  PoolLatent(inputs.a.pooled[part].compress, entry, latent);
+  PoolLatent(inputs.compress[part], entry, latent);
   row.Run(latent, nullptr);
 }
 
@@ -105,11 +112,10 @@ __device__ void KeepRow(const StoreHistoryArgs& a, std::int64_t t) {
 
 __global__ void __launch_bounds__(kThreads) InputsKernel(const __grid_constant__ InputBlocks inputs) {
   StartNextKernel();
-  const AttentionInputsArgs& a = inputs.a;
   int block = blockIdx.x;
   if (block < inputs.mix) {
     WaitForKernelsBefore();
-    if (threadIdx.x < 32) FinishMix<1, kStreams>(a.mix, block);
+    if (threadIdx.x < 32) FinishMix<1, kStreams>(inputs.finish_mix, block);
     return;
   }
   block -= inputs.mix;
@@ -126,16 +132,16 @@ __global__ void __launch_bounds__(kThreads) InputsKernel(const __grid_constant__
   if (block >= inputs.query + inputs.index_query) {
     block -= inputs.query + inputs.index_query;
     const int part = is(inputs.history[0]) ? 0 : 1;
-    KeepRow(a.pooled[part].history, block);
+    KeepRow(inputs.keep[part], block);
     return;
   }
   WaitForKernelsBefore();
   if (!is(inputs.query)) {
-    TurnPart<2>(a.index_query, block * std::int64_t{kThreads} + threadIdx.x);
-  } else if (const std::int64_t head = block * std::int64_t{kWarps} + threadIdx.x / 32; a.query.norm.rows == 0) {
-    TurnPart<2>(a.query.rope, block * std::int64_t{kThreads} + threadIdx.x);
-  } else if (head < a.query.norm.rows) {
-    NormRowOfWarp<kHeadChunks, true>(a.query.norm, a.query.rope, head);
+    TurnPart<2>(inputs.turn_index_query, block * std::int64_t{kThreads} + threadIdx.x);
+  } else if (const std::int64_t head = block * std::int64_t{kWarps} + threadIdx.x / 32; inputs.turn_query.norm.rows == 0) {
+    TurnPart<2>(inputs.turn_query.rope, block * std::int64_t{kThreads} + threadIdx.x);
+  } else if (head < inputs.turn_query.norm.rows) {
+    NormRowOfWarp<kHeadChunks, true>(inputs.turn_query.norm, inputs.turn_query.rope, head);
   }
 }
 
