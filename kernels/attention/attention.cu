@@ -58,7 +58,7 @@ void RunSplit(CudaStream& stream, const AttentionArgs& a, std::int64_t blocks, f
   split.padded = (a.head_dim + AttentionSplit::kChannels - 1) / AttentionSplit::kChannels * AttentionSplit::kChannels;
   split.raw_stride = static_cast<int>((std::max(a.window_format.row_bytes(), a.compressed_format.row_bytes()) + 15) / 16 * 16);
   split.rehearse = a.rows == 1 && blocks <= AttentionSplit::kBlocks;
-  split.rehearse_scores = split.rehearse && !stream.last_fills();
+  split.rehearse_scores = split.rehearse && !stream.last_launch().fills;
   split.compressed_blocks = static_cast<int>(blocks) - MaxWindowBlocks(a.window);
   split.score = reinterpret_cast<float*>(stream.Scratch(kScoreSlot, static_cast<std::size_t>(a.rows * a.heads * split.slots) * sizeof(float)));
   split.key = reinterpret_cast<std::uint16_t*>(stream.Scratch(kKeySlot, static_cast<std::size_t>(a.rows * split.slots * split.padded) * 2));

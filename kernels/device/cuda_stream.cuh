@@ -43,12 +43,13 @@ class CudaStream : public Stream {
   std::byte* ZeroedScratch(std::size_t bytes, Zeroed which = Zeroed::kRows);
   // Copies `bytes` of host memory into scratch slot `slot`; the host memory may be reused at once. Throws NotCapturable in a capture.
   std::byte* Upload(int slot, const void* host, std::size_t bytes);
-  // Whether the last overlapping launch waits for all before it and only then lets the next one start, which then may read what that wait was for at once.
-  bool last_waits_first() const { return last_waits_first_; }
-  void SetLastWaitsFirst(bool waits) { last_waits_first_ = waits; }
-  // Whether the last overlapping launch leaves no room for blocks of the next one before its own end.
-  bool last_fills() const { return last_fills_; }
-  void SetLastFills(bool fills) { last_fills_ = fills; }
+  // What the last overlapping launch means for the next one.
+  struct LastLaunch {
+    bool waits_first = false;  // it waits for all before it and only then lets the next one start, which may read what that wait was for at once
+    bool fills = false;        // it leaves no room for blocks of the next one before its own end
+  };
+  const LastLaunch& last_launch() const { return last_launch_; }
+  void SetLastLaunch(const LastLaunch& launch) { last_launch_ = launch; }
   // How often scratch memory has moved.
   std::int64_t epoch() const { return epoch_; }
 
@@ -57,7 +58,8 @@ class CudaStream : public Stream {
 
   static constexpr int kSlots = 12;
   int device_, processors_ = 0, shared_bytes_ = 0;
-  bool overlaps_ = false, last_waits_first_ = false, last_fills_ = false, keeps_old_ = false;
+  bool overlaps_ = false, keeps_old_ = false;
+  LastLaunch last_launch_;
   cudaStream_t handle_ = nullptr;
   std::byte* scratch_[kSlots] = {};
   std::vector<std::byte*> old_scratch_;

@@ -21,8 +21,7 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::siz
   config.stream = stream.handle();
   config.attrs = &overlap;
   config.numAttrs = stream.overlaps() ? 1 : 0;  // older code has no wait in its kernels
-  stream.SetLastWaitsFirst(false);
-  stream.SetLastFills(false);
+  stream.SetLastLaunch({});
   CheckCuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), "kernel launch");
 }
 
@@ -46,7 +45,7 @@ __device__ inline void WaitForKernelsBefore() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The other way round: what this kernel waits for is there when the next one starts (CudaStream::last_waits_first).
+// The other way round: what this kernel waits for is there when the next one starts (CudaStream::LastLaunch::waits_first).
 __device__ inline void BeginInTurn() {
   WaitForKernelsBefore();
   StartNextKernel();

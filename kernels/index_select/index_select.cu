@@ -145,7 +145,7 @@ void ScoreAndSelect(CudaStream& stream, const IndexSelectArgs& a, const TeamShap
     const auto kernel = &TeamSelectKernel<decltype(blocks)::value, decltype(tiles)::value>;
     AllowShared(kernel, stream.device());
     Launch(kernel, dim3(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(a.rows)), kTeamThreads, shape.key_bytes(), stream, a, queries, team);
-    stream.SetLastFills(true);
+    stream.SetLastLaunch({.fills = true});
   });
   CheckLaunch("index scores and selection");
 }

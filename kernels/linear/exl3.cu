@@ -71,7 +71,7 @@ void LaunchSmall(CudaStream& stream, const LaunchJobs& jobs, Exl3Call* call) {
     call->small = SmallCodesOf(stream, *call, call->in, call->tiles.slots(), kLinearCodes, kLinearScales);
     LaunchExl3PrepareSmall(*call, stream);
   }
-  call->shared_first = !call->prepared && stream.last_waits_first();
+  call->shared_first = !call->prepared && stream.last_launch().waits_first;
   SetPartial(stream, call);
   int ring_bytes = 0;
   for (const auto& [codebook, bits_x2] : jobs.rates) ring_bytes = std::max(ring_bytes, SmallRingBytes(bits_x2));

@@ -1,7 +1,6 @@
 // The inputs of a small EXL3 product: a segment's codes of a tile's rows in shared memory, from where a kernel before left them or from the rows themselves.
 #pragma once
 
-#include "kernels/contract/segments.h"
 #include "kernels/linear/async_copy.cuh"
 #include "kernels/linear/exl3_small_end.cuh"
 

@@ -93,7 +93,7 @@ void RunFewRows(CudaStream& stream, const FewRowsRouter& call) {
     const std::size_t bytes = call.shared_bytes();
     AllowShared(kernel, stream.device());
     Launch(kernel, static_cast<unsigned>(call.score_blocks() + call.mix.rows + call.router.rows), FewRowsRouter::kThreads, bytes, stream, call);
-    stream.SetLastWaitsFirst(true);
+    stream.SetLastLaunch({.waits_first = true});
   });
 }
 
